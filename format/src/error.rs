@@ -40,6 +40,25 @@ pub enum Error {
     Several(Vec<Error>),
 }
 
+impl Error {
+    /// One error that is all of these.
+    #[must_use]
+    pub fn several(mut errors: Vec<Error>) -> Error {
+        match errors.len() {
+            1 => errors.remove(0),
+            _ => Error::Several(errors),
+        }
+    }
+
+    /// Fails with all of these errors, where there are any.
+    ///
+    /// # Errors
+    /// All of them.
+    pub fn all(errors: Vec<Error>) -> Result<()> {
+        if errors.is_empty() { Ok(()) } else { Err(Error::several(errors)) }
+    }
+}
+
 /// A part of a checkpoint that is not what it must be: where it is, what was expected, what was found.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Invalid {

@@ -138,3 +138,8 @@ pub fn plan(config: &Value, inventory: &Inventory, options: &mut Options<'_>) ->
     let _ = (config, inventory, options);
     Ok(Plan::default())
 }
+
+/// The Linears of a layer that are merged where they can be: the block's name, and its members in
+/// their order by rows.
+pub const MERGED_GROUPS: [(&str, &[&str]); 2] =
+    [("self_attn", &["q_proj", "k_proj", "v_proj"]), ("mlp", &["gate_proj", "up_proj"])];

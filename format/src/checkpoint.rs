@@ -1,0 +1,368 @@
+//! A checkpoint as a model's publisher saved it: which files hold it, and the tensors in them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::error::{Error, Invalid, Result};
+use crate::file::read_small;
+use crate::index::{INDEX_NAME, Index};
+use crate::json::read_config;
+use crate::manifest::MANIFEST_NAME;
+use crate::plan::{Inventory, TensorInfo};
+use crate::weights::{Weights, WeightsFile};
+
+const CONFIG_NAME: &str = "config.json";
+const SINGLE_NAME: &str = "model.safetensors";
+const EXTENSION: &str = ".safetensors";
+const CONFIG_BYTES_MAX: u64 = 100_000_000;
+/// Weights that are not safetensors, by the endings of their names.
+const OTHER_WEIGHTS: [&str; 10] =
+    [".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".npz", ".tflite"];
+
+/// A checkpoint that is not packed.
+#[derive(Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    config: Value,
+    weights: Weights,
+    notes: Vec<String>,
+}
+
+/// The files that hold a checkpoint, and what each is asked for.
+struct Selection {
+    names: Vec<String>,
+    /// Each tensor's file, where there is an index.
+    index: Option<HashMap<String, String>>,
+    notes: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in the folder `dir`: its config and its files' headers are read, no weights.
+    ///
+    /// # Errors
+    /// Names every file that is missing or is not what it must be.
+    pub fn open(dir: &Path) -> Result<Checkpoint> {
+        let names = list(dir)?;
+        if names.contains(MANIFEST_NAME) {
+            return Err(Error::Unsupported {
+                what: format!("`{}`", dir.display()),
+                found: format!("`{MANIFEST_NAME}`: a checkpoint that is packed already"),
+                hint: "a packed checkpoint is no source: name the model it was packed from".to_owned(),
+            });
+        }
+        let config = if names.contains(CONFIG_NAME) { config(&dir.join(CONFIG_NAME))? } else { Value::Null };
+        let mut selection = select(dir, &names)?;
+        let weights = open_weights(dir, &mut selection)?;
+        Ok(Checkpoint { dir: dir.to_owned(), config, weights, notes: selection.notes })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its `config.json`, or null where it has none.
+    #[must_use]
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Its weights.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// What was left alone, and what else a user should know.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Its tensors, as [`plan`](crate::plan::plan) takes them.
+    #[must_use]
+    pub fn inventory(&self) -> Inventory {
+        let entry = |name: &str| {
+            let tensor = self.weights.tensor(self.weights.find(name)?);
+            Some((name.to_owned(), TensorInfo { dtype: tensor.dtype, shape: tensor.shape.clone() }))
+        };
+        self.weights.names().filter_map(entry).collect()
+    }
+}
+
+fn config(path: &Path) -> Result<Value> {
+    let text = read_small(path, CONFIG_BYTES_MAX)?;
+    let invalid = |found| Invalid {
+        file: Some(path.to_owned()),
+        expected: "a JSON object".to_owned(),
+        found,
+        ..Invalid::default()
+    };
+    match read_config(&text) {
+        Ok(value) if value.is_object() => Ok(value),
+        Ok(_) => Err(invalid("another value".to_owned()).into()),
+        Err(error) => Err(invalid(error.to_string()).into()),
+    }
+}
+
+/// The names in a folder that are UTF-8; no file that is looked for has another.
+fn list(dir: &Path) -> Result<BTreeSet<String>> {
+    let io = |source| Error::Io { action: "list", path: dir.to_owned(), source };
+    let entries = fs::read_dir(dir).map_err(io)?;
+    let names = entries.map(|entry| Ok(entry.map_err(io)?.file_name().into_string().ok()));
+    names.filter_map(Result::transpose).collect()
+}
+
+/// Which files hold the checkpoint: an index's shards, or `model.safetensors`, or all there are.
+fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
+    let weights: Vec<&String> =
+        names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.')).collect();
+    let (chosen, index) = if names.contains(INDEX_NAME) {
+        let index = Index::read(&dir.join(INDEX_NAME))?;
+        let files: BTreeSet<String> = index.weight_map.iter().map(|(_, file)| file.clone()).collect();
+        (files.into_iter().collect(), Some(index.weight_map.into_iter().collect()))
+    } else if names.contains(SINGLE_NAME) {
+        (vec![SINGLE_NAME.to_owned()], None)
+    } else {
+        let main: Vec<&String> =
+            weights.iter().filter(|name| !name.starts_with("consolidated")).copied().collect();
+        let chosen = if main.is_empty() { weights.clone() } else { main };
+        (chosen.into_iter().cloned().collect(), None)
+    };
+    if chosen.is_empty() {
+        return Err(no_weights(dir, names, index.is_some()));
+    }
+    if index.is_none() {
+        check_counts(dir, &chosen)?;
+    }
+    let ignored: Vec<&String> = weights.into_iter().filter(|name| !chosen.contains(name)).collect();
+    let mut notes = Vec::new();
+    if !ignored.is_empty() {
+        let bytes = |name: &String| fs::metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
+        let named: Vec<String> =
+            ignored.iter().map(|name| format!("`{name}` ({} bytes)", bytes(name))).collect();
+        let by = if index.is_some() {
+            format!("the index `{INDEX_NAME}` does not name them")
+        } else {
+            format!("`{}` holds the checkpoint", chosen[0])
+        };
+        notes.push(format!("not read, since {by}: {}", named.join(", ")));
+    }
+    Ok(Selection { names: chosen, index, notes })
+}
+
+fn no_weights(dir: &Path, names: &BTreeSet<String>, empty_index: bool) -> Error {
+    let other =
+        |name: &&String| OTHER_WEIGHTS.iter().any(|ending| name.to_ascii_lowercase().ends_with(ending));
+    let other: Vec<String> = names.iter().filter(other).map(|name| format!("`{name}`")).collect();
+    let (found, hint) = if empty_index {
+        (format!("an index `{INDEX_NAME}` that names none"), "fetch the checkpoint again")
+    } else if !other.is_empty() {
+        (format!("no safetensors weights, but {}", other.join(", ")), "convert them to safetensors first")
+    } else if names.is_empty() {
+        ("an empty folder".to_owned(), "name the folder that holds the model")
+    } else {
+        (
+            "no weights".to_owned(),
+            "name the folder that holds `model.safetensors` or its shards and their index",
+        )
+    };
+    Invalid {
+        file: Some(dir.to_owned()),
+        expected: format!("`{SINGLE_NAME}`, `{INDEX_NAME}` or other safetensors files"),
+        found,
+        hint: Some(hint.to_owned()),
+        ..Invalid::default()
+    }
+    .into()
+}
+
+/// Shards named `-00001-of-000NN` are all there.
+fn check_counts(dir: &Path, names: &[String]) -> Result<()> {
+    let mut series: BTreeMap<(&str, &str), BTreeSet<u64>> = BTreeMap::new();
+    for name in names {
+        let parts = name.strip_suffix(EXTENSION).and_then(|stem| stem.rsplit_once("-of-"));
+        let parts = parts.and_then(|(stem, count)| Some((stem.rsplit_once('-')?, count)));
+        if let Some(((prefix, number), count)) = parts
+            && let (Ok(number), Ok(_)) = (number.parse(), count.parse::<u64>())
+        {
+            series.entry((prefix, count)).or_default().insert(number);
+        }
+    }
+    let errors = series.into_iter().filter_map(|((prefix, count), numbers)| {
+        let total: u64 = count.parse().unwrap_or(0);
+        (numbers.len() as u64 != total).then(|| {
+            Error::from(Invalid {
+                file: Some(dir.to_owned()),
+                expected: format!("the {total} files `{prefix}-*-of-{count}{EXTENSION}`"),
+                found: format!("{} of them, and no index", numbers.len()),
+                hint: Some("fetch the checkpoint again: it is incomplete".to_owned()),
+                ..Invalid::default()
+            })
+        })
+    });
+    Error::all(errors.collect())
+}
+
+fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
+    let mut errors = Vec::new();
+    let mut files = Vec::new();
+    let root = Root::new(dir)?;
+    for name in &selection.names {
+        match root.check(name).and_then(|()| WeightsFile::open(dir, name)) {
+            Ok((file, _)) => files.push(file),
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                errors.push(missing_file(dir, name, selection.index.as_ref()).into());
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    Error::all(errors)?;
+    match &selection.index {
+        Some(index) => {
+            check_index(dir, index, &files)?;
+            selection.notes.extend(beside_index(index, &files));
+            Ok(Weights::new(files, |file, tensor| index.get(tensor).is_some_and(|named| named == file)))
+        }
+        None => {
+            check_twice(dir, &files)?;
+            Ok(Weights::new(files, |_, _| true))
+        }
+    }
+}
+
+fn missing_file(dir: &Path, name: &str, index: Option<&HashMap<String, String>>) -> Invalid {
+    let tensors = index.map_or(0, |index| index.values().filter(|file| *file == name).count());
+    Invalid {
+        file: Some(dir.join(name)),
+        expected: format!("a shard with {tensors} tensors, as `{INDEX_NAME}` has it"),
+        found: "no such file".to_owned(),
+        hint: Some("fetch the checkpoint again: the download is incomplete".to_owned()),
+        ..Invalid::default()
+    }
+}
+
+/// Every tensor of the index is in the shard that it names.
+fn check_index(dir: &Path, index: &HashMap<String, String>, files: &[WeightsFile]) -> Result<()> {
+    let mut holders: HashMap<&str, Vec<&str>> = HashMap::new();
+    for file in files {
+        for tensor in &file.header.tensors {
+            holders.entry(&tensor.name).or_default().push(&file.name);
+        }
+    }
+    let mut errors: Vec<(&String, Error)> = Vec::new();
+    for (tensor, file) in index {
+        let found = holders.get(tensor.as_str()).map_or(&[][..], Vec::as_slice);
+        if !found.contains(&file.as_str()) {
+            let elsewhere = if found.is_empty() {
+                String::new()
+            } else {
+                format!(", but one in `{}`", found.join("`, `"))
+            };
+            let invalid = Invalid {
+                file: Some(dir.join(file)),
+                tensor: Some(tensor.clone()),
+                expected: format!("this tensor, which `{INDEX_NAME}` says is there"),
+                found: format!("none of that name{elsewhere}"),
+                hint: Some("fetch the checkpoint again: its files do not belong together".to_owned()),
+            };
+            errors.push((tensor, invalid.into()));
+        }
+    }
+    errors.sort_by(|a, b| a.0.cmp(b.0));
+    Error::all(errors.into_iter().map(|(_, error)| error).collect())
+}
+
+/// What the index's shards hold that the index does not ask of them.
+fn beside_index(index: &HashMap<String, String>, files: &[WeightsFile]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for file in files {
+        for tensor in &file.header.tensors {
+            match index.get(&tensor.name) {
+                Some(named) if *named == file.name => {}
+                Some(named) => notes.push(format!(
+                    "`{}`: the copy of `{}` is left alone: the index has it in `{named}`",
+                    file.name, tensor.name
+                )),
+                None => notes.push(format!(
+                    "`{}`: `{}` is not read: the index does not name it",
+                    file.name, tensor.name
+                )),
+            }
+        }
+    }
+    notes
+}
+
+/// No tensor is in two files.
+fn check_twice(dir: &Path, files: &[WeightsFile]) -> Result<()> {
+    let mut seen: HashMap<&str, &str> = HashMap::new();
+    let mut errors = Vec::new();
+    for file in files {
+        for tensor in &file.header.tensors {
+            if let Some(first) = seen.insert(&tensor.name, &file.name) {
+                errors.push(Error::from(Invalid {
+                    file: Some(dir.to_owned()),
+                    tensor: Some(tensor.name.clone()),
+                    expected: "a tensor in one file".to_owned(),
+                    found: format!("one in `{first}` and one in `{}`", file.name),
+                    hint: Some(format!("remove the files that do not belong, or add the `{INDEX_NAME}` that names those that do")),
+                }));
+            }
+        }
+    }
+    Error::all(errors)
+}
+
+/// A checkpoint's folder, links resolved, to hold its files' links to.
+#[derive(Debug)]
+pub struct Root {
+    dir: PathBuf,
+    resolved: PathBuf,
+}
+
+impl Root {
+    /// The root of the checkpoint in `dir`.
+    ///
+    /// # Errors
+    /// Where `dir` cannot be resolved.
+    pub fn new(dir: &Path) -> Result<Root> {
+        let io = |source| Error::Io { action: "open", path: dir.to_owned(), source };
+        Ok(Root { dir: dir.to_owned(), resolved: fs::canonicalize(dir).map_err(io)? })
+    }
+
+    /// Whether a file, links resolved, is the checkpoint's own: below its folder, or a blob of the
+    /// Hugging Face cache, whose snapshots are links into their repository's blobs.
+    #[must_use]
+    pub fn holds(&self, resolved: &Path) -> bool {
+        let blob = || {
+            let blobs = resolved.parent()?;
+            let repo = blobs.parent()?;
+            let cached = repo.file_name()?.to_str()?.starts_with("models--");
+            let own = self.resolved.parent().and_then(Path::parent) == Some(repo);
+            (blobs.file_name()? == "blobs" && (cached || own)).then_some(())
+        };
+        resolved.starts_with(&self.resolved) || blob().is_some()
+    }
+
+    fn check(&self, name: &str) -> Result<()> {
+        let path = self.dir.join(name);
+        // What is not there, or dangles, has a message of its own once it is opened.
+        let Ok(resolved) = fs::canonicalize(&path) else { return Ok(()) };
+        if self.holds(&resolved) {
+            return Ok(());
+        }
+        Err(Invalid {
+            file: Some(path),
+            expected: "a file inside the checkpoint".to_owned(),
+            found: format!("a link to `{}`", resolved.display()),
+            hint: Some("put the file itself there, or name the folder that holds it".to_owned()),
+            ..Invalid::default()
+        }
+        .into())
+    }
+}

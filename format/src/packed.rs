@@ -1,0 +1,393 @@
+//! A packed checkpoint opened, and held to the rules that need no weights: `docs/format.md`,
+//! section 7, rules 1 to 5 and the headers' part of rule 8.
+
+mod membership;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Invalid, Result};
+use crate::finding::{Finding, Level, Rule};
+use crate::header::Header;
+use crate::index::{INDEX_NAME, Index};
+use crate::layout::{Buffer, Layout};
+use crate::manifest::{MANIFEST_NAME, Manifest, PackEntry, ReadManifest, buffer_name};
+use crate::step::Grid;
+use crate::weights::{Location, Weights, WeightsFile};
+
+/// The name of weights that are in one file.
+pub const SINGLE_NAME: &str = "model.safetensors";
+
+/// A packed checkpoint.
+#[derive(Debug)]
+pub struct Packed {
+    dir: PathBuf,
+    manifest: Manifest,
+    weights: Weights,
+}
+
+/// What opening a packed checkpoint found.
+#[derive(Debug)]
+pub struct Opened {
+    /// The checkpoint, where there is a manifest to know it by.
+    pub packed: Option<Packed>,
+    /// Every rule that does not hold, in the order of the files.
+    pub findings: Vec<Finding>,
+}
+
+/// The three buffers of a pack, where they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffers {
+    /// The data buffer.
+    pub data: Location,
+    /// The list.
+    pub list: Location,
+    /// The base buffer.
+    pub base: Location,
+}
+
+impl Packed {
+    /// Opens the packed checkpoint in the folder `dir`: the manifest and headers are read, no weights.
+    ///
+    /// # Errors
+    /// Where it cannot be looked at: no `glyd.json`, a format that is not read, files that the system
+    /// does not let us read. What is wrong with a checkpoint is a finding.
+    pub fn open(dir: &Path) -> Result<Opened> {
+        let mut findings = Vec::new();
+        let Some(manifest) = open_manifest(dir, &mut findings)? else {
+            return Ok(Opened { packed: None, findings });
+        };
+        let (files, bad) = open_files(dir, &mut findings)?;
+        let weights = Weights::new(files, |_, _| true);
+        let packed = Packed { dir: dir.to_owned(), manifest, weights };
+        packed.check_coverage(&bad, &mut findings);
+        for (name, entry) in &packed.manifest.packs {
+            packed.check_pack(name, entry, &mut findings);
+        }
+        membership::check(&packed.dir.join(MANIFEST_NAME), &packed.manifest, &mut findings);
+        Ok(Opened { packed: Some(packed), findings })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What it says it is.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its weights: buffers, and tensors saved as they are.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The grid of a pack's matrix; `None` where no layout takes its shape.
+    #[must_use]
+    pub fn grid(entry: &PackEntry) -> Option<Grid> {
+        Grid::new(entry.shape[0], entry.shape[1])
+    }
+
+    /// A pack's buffers, where all three are there with its layout's dtypes and its shape's sizes.
+    #[must_use]
+    pub fn buffers(&self, name: &str, entry: &PackEntry) -> Option<Buffers> {
+        let grid = Packed::grid(entry)?;
+        let layout = entry.coding.layout();
+        let find = |buffer| {
+            let at = self.weights.find(&buffer_name(name, entry.experts.is_some(), layout, buffer))?;
+            self.buffer_problem(at, layout, buffer, grid).is_none().then_some(at)
+        };
+        Some(Buffers { data: find(Buffer::Data)?, list: find(Buffer::List)?, base: find(Buffer::Base)? })
+    }
+
+    /// Rule 4: every tensor is a buffer or has a sha256, and all that are named exist. Tensors that the
+    /// index has in a shard that could not be read are not missed a second time.
+    fn check_coverage(&self, bad: &Bad, findings: &mut Vec<Finding>) {
+        let mut damage = |file: PathBuf, tensor: &str, expected: &str, found: &str| {
+            let what = Invalid {
+                file: Some(file),
+                tensor: Some(tensor.to_owned()),
+                expected: expected.to_owned(),
+                found: found.to_owned(),
+                hint: None,
+            };
+            findings.push(Finding::damage(Rule::Coverage, what));
+        };
+        let manifest_path = || self.dir.join(MANIFEST_NAME);
+        let mut buffers = HashSet::new();
+        for (name, entry) in &self.manifest.packs {
+            for buffer in Buffer::ALL {
+                let buffer = buffer_name(name, entry.experts.is_some(), entry.coding.layout(), buffer);
+                if self.weights.find(&buffer).is_none() && !bad.excuses(&buffer) {
+                    damage(manifest_path(), &buffer, "the buffer of a pack", "no such tensor");
+                }
+                if !buffers.insert(buffer.clone()) {
+                    damage(manifest_path(), &buffer, "a buffer of one pack", "a name that two packs have");
+                }
+            }
+        }
+        let plain: HashSet<&str> = self.plain().map(|(name, _)| name.as_str()).collect();
+        for (name, _) in self.plain() {
+            if buffers.contains(name) {
+                damage(
+                    manifest_path(),
+                    name,
+                    "a pack's buffer or a tensor with a sha256",
+                    "a name that is both",
+                );
+            } else if self.weights.find(name).is_none() && !bad.excuses(name) {
+                damage(manifest_path(), name, "the tensor that `tensors` has a sha256 of", "no such tensor");
+            }
+        }
+        for file in self.weights.files().iter().filter(|_| self.manifest.tensors.is_some()) {
+            for tensor in &file.header.tensors {
+                if !buffers.contains(&tensor.name) && !plain.contains(tensor.name.as_str()) {
+                    let expected = "a pack's buffer or a tensor that `tensors` has a sha256 of";
+                    damage(
+                        file.path().to_owned(),
+                        &tensor.name,
+                        expected,
+                        "a tensor that `glyd.json` does not name",
+                    );
+                }
+            }
+        }
+    }
+
+    /// The tensors saved as they are that the manifest has a sha256 of.
+    fn plain(&self) -> impl Iterator<Item = &(String, crate::Digest)> {
+        self.manifest.tensors.iter().flatten()
+    }
+
+    /// The buffers' part of rule 4.
+    fn check_pack(&self, name: &str, entry: &PackEntry, findings: &mut Vec<Finding>) {
+        let layout = entry.coding.layout();
+        let Some(grid) = Packed::grid(entry) else {
+            let what = Invalid {
+                file: Some(self.dir.join(MANIFEST_NAME)),
+                tensor: Some(name.to_owned()),
+                expected: "rows of a multiple of 64 and columns of a multiple of 16".to_owned(),
+                found: format!("shape {:?}", entry.shape),
+                hint: None,
+            };
+            findings.push(Finding::damage(Rule::Buffers, what));
+            return;
+        };
+        for buffer in Buffer::ALL {
+            let at = self.weights.find(&buffer_name(name, entry.experts.is_some(), layout, buffer));
+            let problem = at.and_then(|at| self.buffer_problem(at, layout, buffer, grid));
+            findings.extend(problem.map(|problem| Finding::damage(Rule::Buffers, problem)));
+        }
+    }
+
+    fn buffer_problem(&self, at: Location, layout: Layout, buffer: Buffer, grid: Grid) -> Option<Invalid> {
+        let tensor = self.weights.tensor(at);
+        let dtype = layout.dtype(buffer);
+        let entries = match buffer {
+            Buffer::Data => Some(layout.data_bytes(grid)),
+            Buffer::Base => Some(layout.base_entries(grid)),
+            Buffer::List => None,
+        };
+        let fits = match (entries, &tensor.shape[..]) {
+            (Some(entries), [found]) => entries == *found,
+            (None, [found]) => {
+                *found >= layout.list_units(layout.list_head_units()) && *found <= layout.list_units_max()
+            }
+            _ => false,
+        };
+        let expected = entries.map_or("a list's length".to_owned(), |entries| entries.to_string());
+        (tensor.dtype != dtype || !fits).then(|| Invalid {
+            file: Some(self.weights.file(at).path().to_owned()),
+            tensor: Some(tensor.name.clone()),
+            expected: format!("{dtype} [{expected}], for a matrix of {} x {}", grid.rows(), grid.columns()),
+            found: format!("{} {:?}", tensor.dtype, tensor.shape),
+            hint: None,
+        })
+    }
+}
+
+fn open_manifest(dir: &Path, findings: &mut Vec<Finding>) -> Result<Option<Manifest>> {
+    let path = dir.join(MANIFEST_NAME);
+    if !std::fs::exists(&path).map_err(|source| Error::Io { action: "open", path: path.clone(), source })? {
+        return Err(Invalid {
+            file: Some(dir.to_owned()),
+            expected: "a packed checkpoint".to_owned(),
+            found: format!("no `{MANIFEST_NAME}`"),
+            hint: Some("name the folder that `glyd pack` wrote; it writes that file last".to_owned()),
+            ..Invalid::default()
+        }
+        .into());
+    }
+    let read = match ReadManifest::read(&path) {
+        Ok(read) => read,
+        Err(error) => return gather(error, Rule::Manifest, findings).map(|()| None),
+    };
+    let level = if read.unknown_keys_are_damage() { Level::Damage } else { Level::Warning };
+    for key in &read.unknown_keys {
+        let what = Invalid {
+            file: Some(path.clone()),
+            expected: "the keys of docs/format.md, section 5".to_owned(),
+            found: format!("`{key}`"),
+            ..Invalid::default()
+        };
+        findings.push(Finding { level, rule: Rule::Manifest, what });
+    }
+    Ok(Some(read.manifest))
+}
+
+/// Turns what is wrong with a file into findings; what could not be looked at stays an error.
+fn gather(error: Error, rule: Rule, findings: &mut Vec<Finding>) -> Result<()> {
+    match error {
+        Error::Invalid(what) => findings.push(Finding::damage(rule, *what)),
+        Error::Several(errors) => errors.into_iter().try_for_each(|error| gather(error, rule, findings))?,
+        Error::Io { source, path, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            let what = Invalid {
+                file: Some(path),
+                expected: "a file of the checkpoint".to_owned(),
+                found: "no such file".to_owned(),
+                ..Invalid::default()
+            };
+            findings.push(Finding::damage(Rule::Files, what));
+        }
+        other => return Err(other),
+    }
+    Ok(())
+}
+
+/// Files that could not be read as weights, and the tensors that an index has in them.
+#[derive(Debug, Default)]
+struct Bad {
+    all: bool,
+    tensors: HashSet<String>,
+}
+
+impl Bad {
+    fn excuses(&self, tensor: &str) -> bool {
+        self.all || self.tensors.contains(tensor)
+    }
+}
+
+/// Opens `model.safetensors`, or the shards that the index names: rules 1 and 3.
+fn open_files(dir: &Path, findings: &mut Vec<Finding>) -> Result<(Vec<WeightsFile>, Bad)> {
+    let there = |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok();
+    let everything = Bad { all: true, tensors: HashSet::new() };
+    let files_damage = |expected: &str, found: &str| {
+        let what = Invalid {
+            file: Some(dir.to_owned()),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+            ..Invalid::default()
+        };
+        Finding::damage(Rule::Files, what)
+    };
+    let index = match (there(SINGLE_NAME), there(INDEX_NAME)) {
+        (true, true) => {
+            findings.push(files_damage(
+                "weights in one file, or in shards",
+                &format!("both `{SINGLE_NAME}` and `{INDEX_NAME}`"),
+            ));
+            None
+        }
+        (true, false) => None,
+        (false, true) => match Index::read(&dir.join(INDEX_NAME)) {
+            Ok(index) => Some(index),
+            Err(error) => {
+                gather(error, Rule::Index, findings)?;
+                return Ok((Vec::new(), everything));
+            }
+        },
+        (false, false) => {
+            findings.push(files_damage(&format!("`{SINGLE_NAME}` or `{INDEX_NAME}`"), "neither"));
+            return Ok((Vec::new(), everything));
+        }
+    };
+    let names: BTreeSet<&str> = match &index {
+        Some(index) => index.weight_map.iter().map(|(_, file)| file.as_str()).collect(),
+        None => BTreeSet::from([SINGLE_NAME]),
+    };
+    let mut files = Vec::new();
+    let mut unread = HashSet::new();
+    for name in names {
+        match WeightsFile::open(dir, name) {
+            Ok((file, text)) => {
+                check_canonical(&file, &text, findings);
+                files.push(file);
+            }
+            Err(error) => {
+                gather(error, Rule::Header, findings)?;
+                unread.insert(name);
+            }
+        }
+    }
+    let Some(index) = &index else {
+        return Ok((files, Bad { all: !unread.is_empty(), tensors: HashSet::new() }));
+    };
+    check_index(dir, index, &files, &unread, findings);
+    let in_unread = index.weight_map.iter().filter(|(_, file)| unread.contains(file.as_str()));
+    let tensors = in_unread.map(|(tensor, _)| tensor.clone()).collect();
+    Ok((files, Bad { all: false, tensors }))
+}
+
+/// Rule 8: a header is, byte for byte, what is written for its tensors.
+fn check_canonical(file: &WeightsFile, text: &[u8], findings: &mut Vec<Finding>) {
+    let tensors =
+        file.header.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.dtype, tensor.shape.clone()));
+    let expected = Header::arrange(tensors.collect()).map(|header| header.text()).unwrap_or_default();
+    if expected == text {
+        return;
+    }
+    let same = expected.iter().zip(text).take_while(|(expected, found)| expected == found).count();
+    let what = Invalid {
+        file: Some(file.path().to_owned()),
+        expected: format!("the header that is written for its tensors, {} bytes", expected.len()),
+        found: format!("another, {} bytes, from byte {same} on", text.len()),
+        ..Invalid::default()
+    };
+    findings.push(Finding::damage(Rule::Canonical, what));
+}
+
+/// Rule 3: each tensor is in exactly the shard that the index names.
+fn check_index(
+    dir: &Path,
+    index: &Index,
+    files: &[WeightsFile],
+    unread: &HashSet<&str>,
+    findings: &mut Vec<Finding>,
+) {
+    let mut damage = |file: PathBuf, tensor: Option<&str>, expected: String, found: String, level| {
+        let what =
+            Invalid { file: Some(file), tensor: tensor.map(str::to_owned), expected, found, hint: None };
+        findings.push(Finding { level, rule: Rule::Index, what });
+    };
+    let named: HashMap<&str, &str> =
+        index.weight_map.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str())).collect();
+    let mut holders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for file in files {
+        for tensor in &file.header.tensors {
+            holders.entry(&tensor.name).or_default().push(&file.name);
+            if named.get(tensor.name.as_str()) != Some(&file.name.as_str()) {
+                let found = named
+                    .get(tensor.name.as_str())
+                    .map_or("it in none".to_owned(), |named| format!("it in `{named}`"));
+                let expected = format!("`{INDEX_NAME}` to have it in this shard");
+                damage(file.path().to_owned(), Some(&tensor.name), expected, found, Level::Damage);
+            }
+        }
+    }
+    for (tensor, file) in index.weight_map.iter().filter(|(_, file)| !unread.contains(file.as_str())) {
+        let found = holders.get(tensor.as_str()).map_or(&[][..], Vec::as_slice);
+        if !found.contains(&file.as_str()) {
+            let expected = format!("it in `{file}`");
+            damage(dir.join(INDEX_NAME), Some(tensor), expected, format!("it in {found:?}"), Level::Damage);
+        }
+    }
+    let total: u64 = files.iter().map(|file| file.header.data_bytes()).sum();
+    if unread.is_empty() && index.total_bytes != Some(total) {
+        let found = index.total_bytes.map_or("none".to_owned(), |bytes| bytes.to_string());
+        damage(dir.join(INDEX_NAME), None, format!("a total_size of {total} bytes"), found, Level::Warning);
+    }
+}
