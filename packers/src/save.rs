@@ -1,0 +1,347 @@
+//! A checkpoint's folder written so that it is never half there: everything goes to a staging folder
+//! inside it, is synced, and is moved into place at the end, `glyd.json` last.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use glyd_format::index::INDEX_NAME;
+use glyd_format::manifest::MANIFEST_NAME;
+use glyd_format::packed::SINGLE_NAME;
+
+use crate::error::{Error, Result};
+
+/// The staging folder: what is in it is of an unfinished checkpoint.
+const STAGING: &str = ".glyd-partial";
+/// The lock file: held while a checkpoint is written.
+const LOCK: &str = ".glyd-lock";
+
+/// An output folder while a checkpoint is written into it. Dropped before [`Output::commit`] is done,
+/// it leaves the folder as it was.
+#[derive(Debug)]
+pub(crate) struct Output {
+    dir: PathBuf,
+    created: bool,
+    lock: File,
+    done: bool,
+}
+
+impl Output {
+    /// Takes the folder `dir` for a new checkpoint. It is there already and empty, or holds a
+    /// checkpoint that is to be replaced, or the rest of one that was interrupted, or is made.
+    pub(crate) fn take(dir: &Path) -> Result<Output> {
+        let created = match fs::create_dir(dir) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(source) => return Err(Error::Write { action: "make the folder", path: dir.to_owned(), source }),
+        };
+        let held = if created { Vec::new() } else { list(dir)? };
+        let replaceable = held.iter().any(|name| name == MANIFEST_NAME || name == STAGING);
+        if let Some(name) = held.iter().find(|name| *name != LOCK && *name != STAGING).filter(|_| !replaceable) {
+            return Err(Error::Output {
+                path: dir.to_owned(),
+                reason: format!("the folder holds other files, `{}` among them", name.display()),
+                hint: "name a new or empty folder, or one with a glyd checkpoint to replace".to_owned(),
+            });
+        }
+        let lock = lock(dir)?;
+        let output = Output { dir: dir.to_owned(), created, lock, done: false };
+        // What an interrupted run left.
+        output.clear_staging()?;
+        let staging = output.staging();
+        fs::create_dir(&staging).map_err(written("make the folder", &staging))?;
+        Ok(output)
+    }
+
+    /// Where the checkpoint goes.
+    pub(crate) fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.dir.join(STAGING)
+    }
+
+    fn clear_staging(&self) -> Result<()> {
+        let staging = self.staging();
+        match fs::remove_dir_all(&staging) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::Write { action: "remove", path: staging, source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Empties the staging folder, to begin again.
+    pub(crate) fn restart(&self) -> Result<()> {
+        self.clear_staging()?;
+        let staging = self.staging();
+        fs::create_dir(&staging).map_err(written("make the folder", &staging))
+    }
+
+    /// Bytes that can still be written to the folder's disk, where the system tells.
+    pub(crate) fn bytes_free(&self) -> Option<u64> {
+        let found = rustix::fs::statvfs(&self.dir).ok()?;
+        found.f_bavail.checked_mul(found.f_frsize)
+    }
+
+    /// A new file of the checkpoint, to be written in any order.
+    pub(crate) fn file(&self, name: &Path, bytes: u64) -> Result<OutputFile> {
+        let path = self.staging().join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(written("make the folder", parent))?;
+        }
+        let file = File::create_new(&path).map_err(written("make", &path))?;
+        reserve(&file, bytes).map_err(written("set aside the space of", &path))?;
+        Ok(OutputFile { file, path })
+    }
+
+    /// Writes a small file of the checkpoint.
+    pub(crate) fn write(&self, name: &Path, bytes: &[u8]) -> Result<()> {
+        let file = self.file(name, bytes.len() as u64)?;
+        file.write_at(bytes, 0)?;
+        file.finish()
+    }
+
+    /// Gives a written file its final name: still in the staging folder.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let from = self.staging().join(from);
+        fs::rename(&from, self.staging().join(to)).map_err(written("rename", &from))
+    }
+
+    /// Puts the new checkpoint in the place of what the folder held. From the first change on until
+    /// the last, the folder has no `glyd.json`, and so is no checkpoint.
+    pub(crate) fn commit(mut self) -> Result<()> {
+        let staging = self.staging();
+        let mut files = Vec::new();
+        walk(&staging, Path::new(""), &mut files)?;
+        sync_dir(&staging)?;
+        let manifest = self.dir.join(MANIFEST_NAME);
+        remove(&manifest)?;
+        sync_dir(&self.dir)?;
+        // From here on what is interrupted is the rest of a checkpoint: nothing is taken back.
+        self.done = true;
+        for name in list(&self.dir)? {
+            if name.to_str().is_some_and(is_old_weights) {
+                remove(&self.dir.join(name))?;
+            }
+        }
+        for name in files.iter().filter(|name| *name != Path::new(MANIFEST_NAME)) {
+            let to = self.dir.join(name);
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent).map_err(written("make the folder", parent))?;
+            }
+            fs::rename(staging.join(name), &to).map_err(written("rename to", &to))?;
+            if let Some(parent) = to.parent() {
+                sync_dir(parent)?;
+            }
+        }
+        sync_dir(&self.dir)?;
+        fs::rename(staging.join(MANIFEST_NAME), &manifest).map_err(written("rename to", &manifest))?;
+        sync_dir(&self.dir)?;
+        self.clear_staging()?;
+        self.unlock();
+        Ok(())
+    }
+
+    fn unlock(&self) {
+        // Removed while it is held: who waits for the old file finds that it is another's.
+        let _ = fs::remove_file(self.dir.join(LOCK));
+        let _ = self.lock.unlock();
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let _ = self.clear_staging();
+        self.unlock();
+        if self.created {
+            // Only where it is empty again.
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+/// A file of the checkpoint while it is written.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl OutputFile {
+    /// Writes `bytes` at `offset`.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(written("write", &self.path))
+    }
+
+    /// Sees to it that what was written is on the disk.
+    pub(crate) fn finish(self) -> Result<()> {
+        (&self.file).flush().map_err(written("write", &self.path))?;
+        self.file.sync_all().map_err(written("sync", &self.path))
+    }
+}
+
+fn written(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Write { action, path, source }
+}
+
+/// Names of weights that the layout of a checkpoint's files has.
+fn is_old_weights(name: &str) -> bool {
+    let shard = || {
+        let (number, count) = name.strip_prefix("model-")?.strip_suffix(".safetensors")?.split_once("-of-")?;
+        let digits = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        (digits(number) && digits(count)).then_some(())
+    };
+    name == SINGLE_NAME || name == INDEX_NAME || shard().is_some()
+}
+
+fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
+    let entries = fs::read_dir(dir).map_err(written("list", dir))?;
+    let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    let mut names = names.map_err(written("list", dir))?;
+    names.sort();
+    Ok(names)
+}
+
+/// All files below a folder, by their paths from `dir`.
+fn walk(dir: &Path, below: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for name in list(&dir.join(below))? {
+        let path = below.join(name);
+        if dir.join(&path).is_dir() {
+            walk(dir, &path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::Write { action: "remove", path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    match synced {
+        // Some file systems sync no folders.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced.map_err(written("sync the folder", dir)),
+    }
+}
+
+/// Sets a file's space aside, so that a full disk is known of before the work is done.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    if bytes > 0 {
+        use rustix::fs::{FallocateFlags, fallocate};
+        match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+            done => return Ok(done?),
+        }
+    }
+    file.set_len(bytes)
+}
+
+/// Locks a folder against other writers.
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    loop {
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(written("make", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Output {
+                    path: dir.to_owned(),
+                    reason: "another run is writing to it".to_owned(),
+                    hint: "wait for it, or name another folder".to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(written("lock", &path)(source)),
+        }
+        // The one that held it may have removed it meanwhile: then this is no lock any more.
+        let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        if let (Ok(held), Ok(named)) = (file.metadata(), fs::metadata(&path))
+            && same(held, named)
+        {
+            return Ok(file);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_known_by_their_names() {
+        for name in ["model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"] {
+            assert!(is_old_weights(name), "{name}");
+        }
+        for name in ["config.json", "model-1-of-2.safetensors", "model-00001.safetensors", "my-model-00001-of-00002.safetensors"] {
+            assert!(!is_old_weights(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_second_writer_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let first = Output::take(&out).unwrap();
+        let second = Output::take(&out).unwrap_err().to_string();
+        assert!(second.contains("another run is writing to it"), "{second}");
+        drop(first);
+        assert!(!out.exists(), "an output that was made and not finished is gone");
+        Output::take(&out).unwrap();
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.tex"), "").unwrap();
+        let error = Output::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("`thesis.tex` among them"), "{error}");
+        assert_eq!(list(dir.path()).unwrap(), ["thesis.tex"]);
+    }
+
+    #[test]
+    fn the_old_checkpoint_is_there_until_the_new_one_is() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["glyd.json", "model-00001-of-00001.safetensors", "kept.txt"] {
+            fs::write(dir.path().join(name), "old").unwrap();
+        }
+        let output = Output::take(dir.path()).unwrap();
+        output.write(Path::new("glyd.json"), b"new").unwrap();
+        output.write(Path::new("model.safetensors"), b"new").unwrap();
+        output.write(Path::new("sub/config.json"), b"new").unwrap();
+        assert_eq!(fs::read(dir.path().join("glyd.json")).unwrap(), b"old");
+        output.commit().unwrap();
+        let mut files = Vec::new();
+        walk(dir.path(), Path::new(""), &mut files).unwrap();
+        let expected = ["glyd.json", "kept.txt", "model.safetensors", "sub/config.json"];
+        assert_eq!(files, expected.map(PathBuf::from));
+        assert_eq!(fs::read(dir.path().join("glyd.json")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn an_unfinished_one_leaves_the_old_one_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("glyd.json"), "old").unwrap();
+        let output = Output::take(dir.path()).unwrap();
+        output.write(Path::new("glyd.json"), b"new").unwrap();
+        drop(output);
+        assert_eq!(list(dir.path()).unwrap(), ["glyd.json"]);
+        assert_eq!(fs::read(dir.path().join("glyd.json")).unwrap(), b"old");
+    }
+}

@@ -1,0 +1,256 @@
+//! The second pass: a shard is written at known offsets by many threads, each of which packs a tile,
+//! decodes it again and compares it with the weights before its bytes go to the file.
+
+use std::collections::BTreeMap;
+
+use glyd_format::header::Header;
+use glyd_format::layout::BASE_BYTES;
+use glyd_format::plan::{Plain, Put};
+use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
+use glyd_format::weights::Weights;
+use glyd_format::{Buffer, Digest, Hasher, Progress};
+use rayon::ThreadPool;
+
+use crate::encode::{Encoded, Encoder};
+use crate::error::{Error, Result};
+use crate::matrix::{Matrix, Tile};
+use crate::measure::Measured;
+use crate::save::OutputFile;
+use crate::values::Values;
+use crate::workers;
+
+/// Bytes of a plain tensor that are copied at a time.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// A tensor of a shard: which put it is of, and which of a pack's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) put: usize,
+    pub(crate) buffer: Option<Buffer>,
+}
+
+/// A shard's file, and where in it each of its entries goes.
+pub(crate) struct ShardFile<'a> {
+    pub(crate) file: &'a OutputFile,
+    pub(crate) header: &'a Header,
+    /// Entries, and the number of each one's tensor in the header.
+    pub(crate) entries: &'a [(Entry, usize)],
+}
+
+/// What a shard is written from.
+pub(crate) struct Sources<'a> {
+    pub(crate) weights: &'a Weights,
+    pub(crate) puts: &'a [Put],
+    pub(crate) measured: &'a BTreeMap<usize, Measured>,
+}
+
+/// A pack of a shard while it is written: all of its buffers, or those that the shard has.
+struct Target<'a> {
+    matrix: Matrix<'a>,
+    measured: &'a Measured,
+    encoder: Encoder,
+    offsets: [Option<u64>; 3],
+}
+
+enum Task {
+    Plain { put: usize, offset: u64 },
+    Tile { target: usize, tile: Tile },
+}
+
+/// A thread's memory.
+struct Scratch<'a> {
+    values: Values<'a>,
+    tile: Vec<u16>,
+    encoded: Vec<Encoded>,
+    decoded: Vec<u16>,
+    bytes: Vec<u8>,
+}
+
+/// Writes a shard: all but its header. Returns the sha256 of each plain tensor, by put.
+pub(crate) fn write_shard(
+    pool: &ThreadPool,
+    sources: &Sources<'_>,
+    shard: &ShardFile<'_>,
+    progress: &dyn Progress,
+) -> Result<Vec<(usize, Digest)>> {
+    let (targets, tasks) = plan(sources, shard);
+    let scratch = || Scratch {
+        values: Values::new(sources.weights),
+        tile: Vec::new(),
+        encoded: Vec::new(),
+        decoded: Vec::new(),
+        bytes: Vec::new(),
+    };
+    let digests = workers::run(pool, &tasks, scratch, |scratch, task| match *task {
+        Task::Plain { put, offset } => {
+            let Put::Plain(plain) = &sources.puts[put] else { return Ok(None) };
+            let digest = copy(scratch, plain, shard.file, offset, progress)?;
+            Ok(Some((put, digest)))
+        }
+        Task::Tile { target, tile } => {
+            pack_tile(scratch, &targets[target], tile, shard.file, progress).map(|()| None)
+        }
+    })?;
+    for target in &targets {
+        target.write_end(shard.file)?;
+    }
+    Ok(digests.into_iter().flatten().collect())
+}
+
+/// The shard's packs, and the tasks to write it: long ones first.
+fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, Vec<Task>) {
+    let mut plain = Vec::new();
+    let mut packs: BTreeMap<usize, [Option<u64>; 3]> = BTreeMap::new();
+    for &(entry, tensor) in shard.entries {
+        let tensor = &shard.header.tensors[tensor];
+        let offset = shard.header.data_offset + tensor.begin;
+        match entry.buffer {
+            Some(buffer) => packs.entry(entry.put).or_default()[buffer as usize] = Some(offset),
+            None => plain.push((tensor.bytes(), Task::Plain { put: entry.put, offset })),
+        }
+    }
+    plain.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let mut tasks: Vec<Task> = plain.into_iter().map(|(_, task)| task).collect();
+    let mut targets = Vec::new();
+    for (put, offsets) in packs {
+        let Put::Pack(pack) = &sources.puts[put] else { continue };
+        let (Some(matrix), Some(measured)) = (Matrix::new(pack), sources.measured.get(&put)) else { continue };
+        tasks.extend(matrix.tiles().into_iter().map(|tile| Task::Tile { target: targets.len(), tile }));
+        targets.push(Target { encoder: Encoder::new(measured.coding), matrix, measured, offsets });
+    }
+    (targets, tasks)
+}
+
+/// Copies a plain tensor, cast or widened where its plan says so, and hashes it.
+fn copy(
+    scratch: &mut Scratch<'_>,
+    plain: &Plain,
+    file: &OutputFile,
+    offset: u64,
+    progress: &dyn Progress,
+) -> Result<Digest> {
+    let bits = plain.dtype.bitsize() as u64;
+    let total = plain.value.elements();
+    // Chunks of whole elements, and of whole bytes where elements are smaller.
+    let chunk = COPY_BYTES * 8 / bits / 8 * 8;
+    let mut hasher = Hasher::default();
+    let mut first = 0;
+    while first < total {
+        if progress.stopped() {
+            return Err(Error::Interrupted);
+        }
+        let here = chunk.min(total - first);
+        scratch.bytes.resize(usize::try_from(here * bits / 8).unwrap_or(usize::MAX), 0);
+        scratch.values.read(&plain.value, plain.dtype, first, &mut scratch.bytes)?;
+        hasher.update(&scratch.bytes);
+        file.write_at(&scratch.bytes, offset + first * bits / 8)?;
+        first += here;
+        progress.advance(here * plain.value.dtype.bitsize() as u64 / 8);
+    }
+    Ok(hasher.finish())
+}
+
+/// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.
+fn pack_tile(
+    scratch: &mut Scratch<'_>,
+    target: &Target<'_>,
+    tile: Tile,
+    file: &OutputFile,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let Target { matrix, measured, .. } = target;
+    let strips = usize::try_from(tile.strips).unwrap_or(usize::MAX);
+    let starts = usize::try_from(tile.strip).unwrap_or(usize::MAX);
+    let starts = &measured.starts[starts..=starts + strips];
+    let mut ends: Vec<u64> = starts[..strips].to_vec();
+    scratch.encoded.resize_with(strips, Encoded::default);
+    let mut column = 0;
+    while column < matrix.grid.columns() {
+        if progress.stopped() {
+            return Err(Error::Interrupted);
+        }
+        let columns = column..(column + tile.columns).min(matrix.grid.columns());
+        let member = &matrix.members[tile.member];
+        member.read_tile(&mut scratch.values, tile, columns.clone(), &mut scratch.tile)?;
+        let wide = scratch.tile.len() / STEP_ROWS / strips;
+        for (at, rows) in scratch.tile.chunks_exact(STEP_ROWS * wide).enumerate() {
+            let encoded = &mut scratch.encoded[at];
+            target.encoder.encode(rows, wide, wide / STEP_COLUMNS, encoded);
+            let strip = tile.strip + at as u64;
+            let step = strip * matrix.grid.strip_steps() + column / STEP_COLUMNS as u64;
+            target.encoder.check(rows, wide, encoded, &mut scratch.decoded).map_err(|flaw| Error::Mismatch {
+                pack: matrix.pack.name(),
+                step: step + flaw.step as u64,
+                expected: flaw.expected,
+                found: flaw.found,
+            })?;
+            let end = ends[at] + encoded.units();
+            if end > starts[at + 1] {
+                return Err(changed(target));
+            }
+            target.write_run(file, step, ends[at], encoded, &mut scratch.bytes)?;
+            ends[at] = end;
+        }
+        column = columns.end;
+        progress.advance((scratch.tile.len() * WEIGHT_BYTES).div_ceil(2) as u64);
+    }
+    if ends != starts[1..] {
+        return Err(changed(target));
+    }
+    Ok(())
+}
+
+/// The lists are not of the lengths that were measured: the weights are not those that were hashed.
+fn changed(target: &Target<'_>) -> Error {
+    glyd_format::Invalid {
+        tensor: Some(target.matrix.pack.name()),
+        expected: "the weights that were read first".to_owned(),
+        found: "others, read a moment later".to_owned(),
+        hint: Some("start again once nothing writes to the checkpoint".to_owned()),
+        ..Default::default()
+    }
+    .into()
+}
+
+impl Target<'_> {
+    fn offset(&self, buffer: Buffer) -> Option<u64> {
+        self.offsets[buffer as usize]
+    }
+
+    /// Writes a run of steps into those buffers that the shard has: its first step, and where its part
+    /// of the list starts, in units.
+    fn write_run(&self, file: &OutputFile, step: u64, start: u64, encoded: &Encoded, bytes: &mut Vec<u8>) -> Result<()> {
+        let layout = self.measured.coding.layout();
+        if let Some(offset) = self.offset(Buffer::Data) {
+            file.write_at(&encoded.data, offset + step * layout.step_bytes() as u64)?;
+        }
+        if let Some(offset) = self.offset(Buffer::List) {
+            file.write_at(&encoded.list, offset + start * layout.list_unit_bytes() as u64)?;
+        }
+        if let Some(offset) = self.offset(Buffer::Base) {
+            bytes.clear();
+            let bases = &encoded.bases[..encoded.bases.len() - 1];
+            for &base in bases {
+                bytes.extend_from_slice(&entry(start + u64::from(base.unsigned_abs())));
+            }
+            file.write_at(bytes, offset + step * BASE_BYTES as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the base buffer's last entry: where the last step's part of the list ends. The zero bytes
+    /// around the list are those of the new file.
+    fn write_end(&self, file: &OutputFile) -> Result<()> {
+        let end = self.measured.starts.last().copied().unwrap_or(0);
+        match self.offset(Buffer::Base) {
+            Some(offset) => file.write_at(&entry(end), offset + self.matrix.grid.steps() * BASE_BYTES as u64),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An entry of the base buffer: lists are held to what its 32 bits count before they are written.
+fn entry(units: u64) -> [u8; BASE_BYTES] {
+    let [a, b, c, d, ..] = units.to_le_bytes();
+    [a, b, c, d]
+}
