@@ -1,14 +1,37 @@
 //! What is saved, packed, merged and stacked, and in which order: from the config and the tensors'
 //! names, dtypes and shapes alone.
 //!
-//! `docs/families.md` has the rules and the table's schema.
+//! `docs/families.md` has the rules and the table's schema. In the order in which they run: [`family`]
+//! finds the model type, [`load`] gives each name of the checkpoint the model's, [`ties`] ties,
+//! [`instance`] is the model's tree over what is there, [`puts`] is the save.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use safetensors::Dtype;
-use serde_json::Value;
+use serde_json::Value as Json;
 
-use crate::Result;
+use crate::{Error, Result};
+
+mod complete;
+mod config;
+mod convert;
+mod expr;
+mod family;
+mod instance;
+mod left;
+mod load;
+mod natural;
+mod notes;
+mod puts;
+mod rules;
+mod table;
+mod ties;
+mod tree;
+mod unknown;
+mod values;
+
+pub use expr::{Expr, Sources, Value};
+pub use left::Left;
 
 /// A tensor as a header describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,21 +45,6 @@ pub struct TensorInfo {
 /// A checkpoint's tensors by name.
 pub type Inventory = BTreeMap<String, TensorInfo>;
 
-/// A tensor of the model as an expression over the checkpoint's tensors.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expr {
-    /// The checkpoint's tensor of this name.
-    Src(String),
-    /// Equal-shaped tensors along a new dimension.
-    Stack {
-        /// The new dimension.
-        dim: usize,
-        /// The tensors, in order.
-        parts: Vec<Expr>,
-    },
-    // Cat, Slice, Transpose, Interleave, Rope, Queries, Last, Reshape, ...
-}
-
 /// What the caller decides.
 pub struct Options<'a> {
     /// Whether a layer's q, k, v and gate, up are merged.
@@ -45,14 +53,15 @@ pub struct Options<'a> {
     pub cast: bool,
     /// Tensors of the model that must not be packed, whatever their shape: by name.
     pub leave: &'a BTreeSet<String>,
-    /// Whether two tied tensors, both in the checkpoint, hold the same bytes.
-    pub same: &'a mut dyn FnMut(&Expr, &Expr) -> Result<bool>,
+    /// Whether two tied tensors, both in the checkpoint, hold the same bytes; asked only of two of one
+    /// dtype and shape.
+    pub same: &'a mut dyn FnMut(&Value, &Value) -> Result<bool>,
 }
 
 /// What is saved, in the order it is put (`docs/format.md`, section 6).
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The puts, in order.
+    /// The puts, in order; no two of one name.
     pub puts: Vec<Put>,
     /// The checkpoint's tensors, or parts of them, that the model does not hold.
     pub dropped: Vec<Dropped>,
@@ -84,15 +93,25 @@ pub struct Pack {
     pub experts: Option<Experts>,
 }
 
+impl Pack {
+    /// Its name among the packs (`docs/format.md`, section 5).
+    pub fn name(&self) -> String {
+        match &self.weight {
+            Some(weight) => format!("{}.{weight}", self.module),
+            None => self.module.clone(),
+        }
+    }
+}
+
 /// A tensor in a pack.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// Its name in the model.
     pub name: String,
-    /// Its shape, as the model holds it.
+    /// Its shape, as the model holds it: its value's.
     pub shape: Vec<u64>,
-    /// Its value.
-    pub value: Expr,
+    /// Its value; one of another dtype than bf16 is cast.
+    pub value: Value,
 }
 
 /// How an experts' weight holds its experts.
@@ -109,18 +128,18 @@ pub struct Experts {
 pub struct Plain {
     /// Its name in the model.
     pub name: String,
-    /// The dtype it is saved in: the source's, or F32 where a bf16 tensor is widened, or BF16 where it is cast.
+    /// The dtype it is saved in: its value's, or F32 where a bf16 tensor is widened, or what it is cast to.
     pub dtype: Dtype,
-    /// Its shape.
+    /// Its shape: its value's.
     pub shape: Vec<u64>,
     /// Its value.
-    pub value: Expr,
-    /// Why it is not packed: short words for a summary.
-    pub reason: String,
+    pub value: Value,
+    /// Why it is not packed; in short words when printed.
+    pub reason: Left,
 }
 
 /// A tensor of the checkpoint that is not saved, or not whole.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
     /// Its name in the checkpoint.
     pub tensor: String,
@@ -130,13 +149,56 @@ pub struct Dropped {
     pub reason: String,
 }
 
+/// How a checkpoint is quantized already, where its config says so: there is nothing to pack then, and
+/// [`plan`] takes the caller to have looked.
+pub fn quantized(config: &Json) -> Option<&Json> {
+    let text = config
+        .get("text_config")
+        .and_then(|text| text.get("quantization_config"));
+    config
+        .get("quantization_config")
+        .or(text)
+        .filter(|q| !q.is_null())
+}
+
 /// Plans what is saved of a checkpoint with this config and these tensors.
 ///
 /// # Errors
-/// Names what the checkpoint lacks or what is not handled.
-pub fn plan(config: &Value, inventory: &Inventory, options: &mut Options<'_>) -> Result<Plan> {
-    let _ = (config, inventory, options);
-    Ok(Plan::default())
+/// Names everything that the checkpoint lacks, and what cannot be made of what it has.
+pub fn plan(config: &Json, inventory: &Inventory, options: &mut Options<'_>) -> Result<Plan> {
+    match family::find(config)? {
+        family::Found::Known(mut model) => plan_known(&mut model, inventory, options),
+        family::Found::Unknown(what) => unknown::plan(&what, inventory, options),
+    }
+}
+
+fn plan_known(
+    model: &mut family::Model<'_>,
+    inventory: &Inventory,
+    options: &mut Options<'_>,
+) -> Result<Plan> {
+    let load::Loaded {
+        mut values,
+        dropped,
+        mut faults,
+        incomplete,
+    } = load::load(model, inventory)?;
+    let mut notes = Vec::new();
+    let ties = ties::tie(model, &mut values, options, &mut notes)?;
+    let root = instance::Module::new(&model.tree, &values)?;
+    let lacking = instance::lacking(&root, model.class, &incomplete);
+    faults.extend(lacking.faults);
+    if faults.len() > 1 {
+        return Err(Error::Several(faults));
+    }
+    if let Some(fault) = faults.pop() {
+        return Err(fault);
+    }
+    notes.extend(notes::of(&lacking.optional, model.config));
+    let mut plan = puts::Saver::new(model, &values, &ties, options).save(&root)?;
+    plan.dropped.splice(0..0, dropped);
+    plan.notes.splice(0..0, notes);
+    Ok(plan)
 }
 
 /// The Linears of a layer that are merged where they can be: the block's name, and its members in

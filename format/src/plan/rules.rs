@@ -1,0 +1,277 @@
+//! A conversion's names: which source pattern a checkpoint's name matches, and what it becomes
+//! (`docs/families.md`, rule 3).
+
+use fancy_regex::{Captures, Regex};
+
+use super::natural::index;
+use super::table::{Kind, Op, RuleText};
+use crate::{Error, Invalid, Result};
+
+/// A renaming, or a conversion of the tensors it gathers.
+pub(super) struct Rule {
+    pub(super) text: &'static RuleText,
+    /// The starts of the names it sees, the longer first; the rest is what is matched.
+    scope: Option<[String; 2]>,
+    /// Its sources, longest first, and the pattern of them all.
+    sources: Vec<Source>,
+    regex: Regex,
+    /// Of a `group`: whether source 0 was seen.
+    active: bool,
+}
+
+/// A source pattern within the rule's.
+struct Source {
+    /// Its place among the rule's sources.
+    place: usize,
+    /// The capture group that is all of it.
+    group: usize,
+    /// The capture group of its own group, where it has one.
+    own_group: Option<usize>,
+    /// The capture group of its `*`, where it has one.
+    star_group: Option<usize>,
+    /// A text that every name it matches holds.
+    literal: String,
+    /// Whether its match begins with that text.
+    literal_first: bool,
+}
+
+/// A name that matched.
+pub(super) struct Renamed {
+    /// What it becomes.
+    pub(super) name: String,
+    /// Which of the rule's sources matched.
+    pub(super) source: usize,
+    /// What the source's `*` stood for.
+    pub(super) star: Option<String>,
+    /// What is before the match and after it.
+    pub(super) around: [String; 2],
+}
+
+impl Rule {
+    /// Compiles a rule of the table.
+    ///
+    /// # Errors
+    /// A pattern is none: the table's own fault.
+    pub(super) fn new(text: &'static RuleText, scope: Option<&str>, prefix: &str) -> Result<Self> {
+        let base = if prefix.is_empty() {
+            String::new()
+        } else {
+            format!("{prefix}.")
+        };
+        let scope = scope.map(|s| {
+            if s.is_empty() {
+                String::new()
+            } else {
+                format!("{s}.")
+            }
+        });
+        let (pattern, sources) = pattern(&text.sources);
+        let regex = Regex::new(&pattern).map_err(|cause| fault(&pattern, &cause))?;
+        Ok(Rule {
+            text,
+            scope: scope.map(|s| [format!("{base}{s}"), s]),
+            sources,
+            regex,
+            active: false,
+        })
+    }
+
+    /// What a name becomes, where the rule matches it.
+    ///
+    /// # Errors
+    /// The name is more than the patterns can be tried on.
+    pub(super) fn rename(&mut self, name: &str) -> Result<Option<Renamed>> {
+        if self.text.kind == Kind::Pair {
+            return Ok(half_layer(name));
+        }
+        let head = match &self.scope {
+            None => "",
+            Some(heads) => match heads.iter().find(|head| name.starts_with(head.as_str())) {
+                Some(head) => head.as_str(),
+                None => return Ok(None),
+            },
+        };
+        let rest = name.get(head.len()..).unwrap_or_default();
+        let Some(start) = self.start(rest) else {
+            return Ok(None);
+        };
+        let found = self
+            .regex
+            .captures_from_pos(rest, start)
+            .map_err(|cause| fault(name, &cause))?;
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        let head = head.to_owned();
+        Ok(self.renamed(&head, rest, &found))
+    }
+
+    fn renamed(&mut self, head: &str, rest: &str, found: &Captures<'_, str>) -> Option<Renamed> {
+        let (source, matched) = self
+            .sources
+            .iter()
+            .find_map(|s| Some((s, found.get(s.group)?)))?;
+        let own = source
+            .own_group
+            .and_then(|g| found.get(g))
+            .map_or("", |m| m.as_str());
+        let target = match self.text.kind {
+            Kind::Group => {
+                self.active |= source.place == 0;
+                if !self.active {
+                    return None;
+                }
+                self.text.targets.get(source.place)?.replace("\\1", own)
+            }
+            Kind::Offset => {
+                let number = index(own)?.checked_add(self.text.offset)?;
+                self.text
+                    .targets
+                    .first()?
+                    .replace("\\1", &number.to_string())
+            }
+            Kind::Plain | Kind::Pair => self.text.targets.first()?.replace("\\1", own),
+        };
+        let before = format!("{head}{}", rest.get(..matched.start())?);
+        let after = rest.get(matched.end()..)?;
+        Some(Renamed {
+            name: format!("{before}{target}{after}"),
+            source: source.place,
+            star: source
+                .star_group
+                .and_then(|g| found.get(g))
+                .map(|m| m.as_str().to_owned()),
+            around: [before, after.to_owned()],
+        })
+    }
+
+    /// Where a match may begin at the earliest; none where there can be none. Most names match few
+    /// rules, and looking for a text is far cheaper than trying a pattern.
+    fn start(&self, rest: &str) -> Option<usize> {
+        let starts = self.sources.iter().filter_map(|source| {
+            let found = rest.find(&source.literal)?;
+            Some(if source.literal_first { found } else { 0 })
+        });
+        starts.min()
+    }
+
+    /// The rule's operations.
+    pub(super) fn ops(&self) -> &'static [Op] {
+        &self.text.ops
+    }
+}
+
+/// One pattern of all sources, longest first, each a capture group.
+fn pattern(sources: &[String]) -> (String, Vec<Source>) {
+    let mut order: Vec<usize> = (0..sources.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(sources.get(i).map_or(0, String::len)));
+    let (mut branches, mut out, mut groups) = (Vec::new(), Vec::new(), 0);
+    for place in order {
+        let Some(text) = sources.get(place) else {
+            continue;
+        };
+        let group = groups + 1;
+        let own_groups = own_groups(text);
+        let stars = text.matches("*.").count();
+        groups = group + own_groups + stars;
+        let (literal, literal_first) = literal(text);
+        out.push(Source {
+            place,
+            group,
+            own_group: (own_groups > 0).then_some(group + 1),
+            star_group: (stars > 0).then_some(group + own_groups + 1),
+            literal,
+            literal_first,
+        });
+        // Digits are ASCII; a name's part ends where the pattern does.
+        let whole = text.ends_with(|c: char| c.is_ascii_alphanumeric());
+        let end = if whole { r"(?!\w)" } else { "" };
+        branches.push(format!(
+            "({}{end})",
+            text.replace("*.", r"(.*)\.").replace(r"\d", "[0-9]")
+        ));
+    }
+    (branches.join("|"), out)
+}
+
+/// How many capture groups a pattern of the table has.
+fn own_groups(pattern: &str) -> usize {
+    let opens = pattern.match_indices('(').filter(|&(at, _)| {
+        let escaped = pattern
+            .get(..at)
+            .is_some_and(|before| before.ends_with('\\'));
+        let special = pattern
+            .get(at + 1..)
+            .is_some_and(|after| after.starts_with('?'));
+        !escaped && !special
+    });
+    opens.count()
+}
+
+/// The longest text outside groups that a pattern asks for, and whether the pattern begins with it.
+fn literal(pattern: &str) -> (String, bool) {
+    let mut best = (String::new(), true);
+    let (mut run, mut run_first, mut depth) = (String::new(), true, 0_usize);
+    let mut chars = pattern.chars().peekable();
+    let mut close = |run: &mut String, first: bool| {
+        if run.len() > best.0.len() {
+            best = (run.clone(), first);
+        }
+        run.clear();
+    };
+    while let Some(c) = chars.next() {
+        let plain = match c {
+            '\\' => chars.next().filter(|&c| c == '.' || c == '_'),
+            c if c.is_ascii_alphanumeric() || c == '_' => Some(c),
+            _ => None,
+        };
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let optional = matches!(chars.peek(), Some('*' | '+' | '?' | '{'));
+        match plain {
+            Some(c) if depth == 0 && !optional => run.push(c),
+            _ => {
+                close(&mut run, run_first);
+                run_first = false;
+            }
+        }
+    }
+    close(&mut run, run_first);
+    best
+}
+
+/// Dory: layers 2i and 2i + 1 of the checkpoint are layer i's attention and its MLP.
+fn half_layer(name: &str) -> Option<Renamed> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let at = (0..parts.len()).find(|&i| matches!(parts.get(i..), Some([list, number, half, ..]) if list.ends_with("layers") && index(number).is_some() && matches!(*half, "mixer" | "attn_alpha" | "mlp_alpha")))?;
+    let number = index(parts.get(at + 1)?)?;
+    let half = match *parts.get(at + 2)? {
+        "attn_alpha" => "lambda_1",
+        "mlp_alpha" => "lambda_2",
+        _ if number % 2 == 0 => "self_attn",
+        _ => "mlp",
+    };
+    let mut renamed = parts.clone();
+    let layer = (number / 2).to_string();
+    renamed.splice(at + 1..at + 3, [layer.as_str(), half]);
+    Some(Renamed {
+        name: renamed.join("."),
+        source: 0,
+        star: None,
+        around: [String::new(), String::new()],
+    })
+}
+
+fn fault(name: &str, cause: &fancy_regex::Error) -> Error {
+    Error::from(Invalid {
+        tensor: Some(name.to_owned()),
+        expected: "a name that its model type's patterns can be tried on".to_owned(),
+        found: cause.to_string(),
+        ..Invalid::default()
+    })
+}

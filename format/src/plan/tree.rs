@@ -1,0 +1,305 @@
+//! A model's tree of modules and tensors, in the model's order (`docs/families.md`, the table).
+
+use safetensors::Dtype;
+
+use super::natural::index;
+
+/// What a module is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Kind {
+    /// An `nn.Linear`, run as one.
+    Linear,
+    /// An `nn.Embedding`.
+    Embedding,
+    /// Any other.
+    #[default]
+    Other,
+}
+
+/// A module: its own tensors, then its children. A name that starts with `*` stands for every index
+/// of a list.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) kids: Vec<Kid>,
+    /// Where it is a sub-model that the config chooses.
+    pub(super) plug: Option<Plug>,
+    /// How many elements the config says the list in it has.
+    pub(super) count: Option<u64>,
+}
+
+/// A tensor of a module.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Leaf {
+    pub(super) name: String,
+    /// Not in every model of the type.
+    pub(super) optional: bool,
+    pub(super) flags: Flags,
+}
+
+/// A child of a module.
+#[derive(Debug, Clone)]
+pub(super) struct Kid {
+    pub(super) name: String,
+    /// Not in every model of the type.
+    pub(super) optional: bool,
+    pub(super) node: Node,
+}
+
+/// A sub-model: where its config is, and the type it usually is of.
+#[derive(Debug, Clone)]
+pub(super) struct Plug {
+    pub(super) config: String,
+    pub(super) usual: String,
+    /// The sub-model is a causal LM, not the base model of one.
+    pub(super) causal_lm: bool,
+}
+
+/// What is particular to a tensor.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Flags {
+    /// An experts' weight.
+    pub(super) experts: Option<Experts>,
+    /// Kept in fp32 by its class's list.
+    pub(super) fp32: bool,
+    /// The dtype its class makes it in, where not the model's.
+    pub(super) class_dtype: Option<Dtype>,
+    pub(super) buffer: bool,
+    /// The class overwrites the last element with this.
+    pub(super) last: Option<f32>,
+}
+
+/// An experts' weight.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Experts {
+    /// Each is held as `[in, out]`.
+    pub(super) transposed: bool,
+    /// The config's field with their number; else it is the first dimension.
+    pub(super) count: Option<String>,
+}
+
+impl Node {
+    /// The tensor's leaf, where the model has a tensor of this name.
+    pub(super) fn leaf(&self, name: &str) -> Option<&Leaf> {
+        let Some((first, rest)) = name.split_once('.') else {
+            return self.own_leaf(name);
+        };
+        if self.past(first) {
+            return None;
+        }
+        self.elements(first).find_map(|kid| kid.node.leaf(rest))
+    }
+
+    /// The list and its length, where the name is of an element past its end.
+    pub(super) fn past_end<'n>(&self, name: &'n str) -> Option<(&'n str, u64)> {
+        let mut at = vec![self];
+        let mut start = 0;
+        for part in name.split('.') {
+            if let Some(node) = at.iter().find(|n| n.past(part)) {
+                return Some((name.get(..start)?.trim_end_matches('.'), node.count?));
+            }
+            at = at
+                .iter()
+                .flat_map(|n| n.elements(part))
+                .map(|kid| &kid.node)
+                .collect();
+            if at.is_empty() {
+                return None;
+            }
+            start += part.len() + 1;
+        }
+        None
+    }
+
+    fn past(&self, part: &str) -> bool {
+        let end = self.count.unwrap_or(u64::MAX);
+        index(part).is_some_and(|i| i >= end) && self.kid(part).is_none()
+    }
+
+    /// The child of exactly this name.
+    pub(super) fn kid(&self, name: &str) -> Option<&Kid> {
+        self.kids.iter().find(|kid| kid.name == name)
+    }
+
+    /// The children that may stand for this name: its own, else a list's, several where it has kinds.
+    pub(super) fn elements<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Kid> + use<'a> {
+        let own = self.kid(name);
+        let listed = own.is_none() && index(name).is_some();
+        self.kids.iter().filter(move |kid| match own {
+            Some(own) => std::ptr::eq(own, *kid),
+            None => listed && kid.name.starts_with('*'),
+        })
+    }
+
+    /// The module's own tensor that stands for this name.
+    pub(super) fn own_leaf(&self, name: &str) -> Option<&Leaf> {
+        let own = self.leaves.iter().find(|leaf| leaf.name == name);
+        own.or_else(|| {
+            self.leaves
+                .iter()
+                .find(|leaf| leaf.name == "*" && index(name).is_some())
+        })
+    }
+
+    /// Tells the list at a path how many elements it has.
+    pub(super) fn set_count(&mut self, path: &str, count: u64) {
+        if path.is_empty() {
+            self.count = Some(count);
+            return;
+        }
+        let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+        for kid in &mut self.kids {
+            let element = first == "*" && (kid.name.starts_with('*') || index(&kid.name).is_some());
+            if kid.name == first || element {
+                kid.node.set_count(rest, count);
+            }
+        }
+    }
+}
+
+/// Reads a tree's text.
+///
+/// # Errors
+/// Says which word of it is not a tree's: the table's own fault.
+pub(super) fn parse(text: &str) -> Result<Node, String> {
+    let spaced = text.replace('{', " { ").replace('}', " } ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut open = vec![
+        (Kid {
+            name: String::new(),
+            optional: false,
+            node: Node::default(),
+        }),
+    ];
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        if word == "}" {
+            let done = open.pop().ok_or("a } too many")?;
+            open.last_mut().ok_or("a } too many")?.node.kids.push(done);
+            continue;
+        }
+        let opens = words.next_if_eq(&"{").is_some();
+        let parent = &mut open.last_mut().ok_or("a } too many")?.node;
+        if word.contains('=') && !word.contains(':') {
+            let kid = module(word, opens)?;
+            if opens {
+                open.push(kid)
+            } else {
+                parent.kids.push(kid)
+            }
+        } else if opens {
+            open.push(module(word, true)?);
+        } else {
+            parent.leaves.push(leaf(word)?);
+        }
+    }
+    match (open.pop(), open.is_empty()) {
+        (Some(root), true) => Ok(root.node),
+        _ => Err("a { without its }".to_owned()),
+    }
+}
+
+/// `NAME?=KIND`, `NAME?`, `NAME@PATH/TYPE`: a module; where it opens none of its own, KIND says its tensors.
+fn module(word: &str, opens: bool) -> Result<Kid, String> {
+    let (head, kind) = match word.split_once('=') {
+        Some((head, kind)) => (head, kind),
+        None => (word, ""),
+    };
+    let (name, plug) = match head.split_once('@') {
+        Some((name, plug)) => (name, Some(self::plug(plug)?)),
+        None => (head, None),
+    };
+    let (name, optional) = optional(name);
+    let bias = |optional| Leaf {
+        name: "bias".to_owned(),
+        optional,
+        ..Leaf::default()
+    };
+    let mut node = Node {
+        plug,
+        ..Node::default()
+    };
+    if !opens {
+        node.leaves.push(Leaf {
+            name: "weight".to_owned(),
+            ..Leaf::default()
+        });
+    }
+    let mut letters = kind.chars();
+    node.kind = match letters.next() {
+        Some('L') => Kind::Linear,
+        Some('E') => Kind::Embedding,
+        Some('N') | None => Kind::Other,
+        Some(_) => return Err(format!("{word}: no such kind")),
+    };
+    match letters.as_str() {
+        "" => {}
+        "b" => node.leaves.push(bias(false)),
+        "o" => node.leaves.push(bias(true)),
+        _ => return Err(format!("{word}: no such kind")),
+    }
+    Ok(Kid {
+        name: name.to_owned(),
+        optional,
+        node,
+    })
+}
+
+fn plug(text: &str) -> Result<Plug, String> {
+    let (config, usual) = text
+        .split_once('/')
+        .ok_or_else(|| format!("@{text}: no type"))?;
+    let (causal_lm, usual) = match usual.strip_prefix("lm:") {
+        Some(usual) => (true, usual),
+        None => (false, usual),
+    };
+    Ok(Plug {
+        config: config.to_owned(),
+        usual: usual.to_owned(),
+        causal_lm,
+    })
+}
+
+fn leaf(word: &str) -> Result<Leaf, String> {
+    let (name, list) = word.split_once(':').unwrap_or((word, ""));
+    let (name, optional) = optional(name);
+    let mut flags = Flags::default();
+    for flag in list.split(',').filter(|f| !f.is_empty()) {
+        set_flag(&mut flags, flag).ok_or_else(|| format!("{word}: no such flag"))?;
+    }
+    Ok(Leaf {
+        name: name.to_owned(),
+        optional,
+        flags,
+    })
+}
+
+fn set_flag(flags: &mut Flags, flag: &str) -> Option<()> {
+    match flag.split_once('=') {
+        Some(("E", field)) => flags.experts.as_mut()?.count = Some(field.to_owned()),
+        Some(("LAST", value)) => flags.last = Some(value.parse().ok()?),
+        Some(_) => return None,
+        None => match flag {
+            "X" | "XT" => {
+                flags.experts = Some(Experts {
+                    transposed: flag == "XT",
+                    count: None,
+                })
+            }
+            "f" => flags.fp32 = true,
+            "B" => flags.buffer = true,
+            "F32" => flags.class_dtype = Some(Dtype::F32),
+            "I64" => flags.class_dtype = Some(Dtype::I64),
+            _ => return None,
+        },
+    }
+    Some(())
+}
+
+fn optional(name: &str) -> (&str, bool) {
+    match name.strip_suffix('?') {
+        Some(name) => (name, true),
+        None => (name, false),
+    }
+}
