@@ -32,7 +32,10 @@ const fn f32_of_f16(bits: u16) -> u32 {
 }
 
 /// The bits of the binary32 nearest to a binary64.
-#[expect(clippy::cast_possible_truncation, reason = "the cast rounds to the nearest, which is what is wanted")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the cast rounds to the nearest, which is what is wanted"
+)]
 fn f32_of_f64(bits: u64) -> u32 {
     (f64::from_bits(bits) as f32).to_bits()
 }
@@ -41,7 +44,10 @@ fn f32_of_f64(bits: u64) -> u32 {
 #[must_use]
 pub(crate) fn can_cast(from: Dtype, to: Dtype) -> bool {
     from == to
-        || matches!((from, to), (Dtype::BF16, Dtype::F32) | (Dtype::F16 | Dtype::F32 | Dtype::F64, Dtype::BF16))
+        || matches!(
+            (from, to),
+            (Dtype::BF16, Dtype::F32) | (Dtype::F16 | Dtype::F32 | Dtype::F64, Dtype::BF16)
+        )
         || (from, to) == (Dtype::F16, Dtype::F32)
 }
 
@@ -114,7 +120,8 @@ mod tests {
         let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
         let mut wide = Vec::new();
         cast(Dtype::BF16, &all, Dtype::F32, &mut wide);
-        let back: Vec<u8> = wide.as_chunks::<4>().0.iter().flat_map(|&[_, _, low, high]| [low, high]).collect();
+        let back: Vec<u8> =
+            wide.as_chunks::<4>().0.iter().flat_map(|&[_, _, low, high]| [low, high]).collect();
         assert_eq!(back, all);
         assert!(wide.as_chunks::<4>().0.iter().all(|element| element[..2] == [0, 0]));
     }

@@ -126,7 +126,8 @@ impl Encoder {
         self.coding.decode(&run, scratch, columns)?;
         for (row, decoded) in scratch.chunks_exact(columns.max(1)).enumerate() {
             let weights = &rows[row * stride..row * stride + columns];
-            if let Some(column) = decoded.iter().zip(weights).position(|(decoded, weight)| decoded != weight) {
+            if let Some(column) = decoded.iter().zip(weights).position(|(decoded, weight)| decoded != weight)
+            {
                 return Err(Flaw {
                     step: column / STEP_COLUMNS,
                     form_only: false,

@@ -13,9 +13,8 @@ use crate::error::{Error, Result};
 use crate::save::Output;
 
 /// Endings of weights, which are not copied; their indexes end in these and `.index.json`.
-const WEIGHTS: [&str; 11] = [
-    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".npz", ".tflite",
-];
+const WEIGHTS: [&str; 11] =
+    [".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".npz", ".tflite"];
 const INDEX: &str = ".index.json";
 /// Folders are not followed deeper: a checkpoint has none, and a loop of mounts would not end.
 const DEPTH_MAX: usize = 32;
@@ -55,7 +54,11 @@ fn walk(dir: &Path, root: &Root, below: &Path, depth: usize, extras: &mut Extras
             extras.left.push((path, "links out of the checkpoint"));
             continue;
         }
-        let found = fs::metadata(&full).map_err(|source| FormatError::Io { action: "look at", path: full.clone(), source })?;
+        let found = fs::metadata(&full).map_err(|source| FormatError::Io {
+            action: "look at",
+            path: full.clone(),
+            source,
+        })?;
         if found.is_dir() && link {
             extras.left.push((path, "a link to a folder"));
         } else if found.is_dir() && depth < DEPTH_MAX {

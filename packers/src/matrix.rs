@@ -88,8 +88,14 @@ impl<'a> Matrix<'a> {
                 while at < unit {
                     let strips = strips.min(unit - at);
                     let columns = TILE_WEIGHTS / (strips * STEP_ROWS as u64);
-                    let columns = (columns / STEP_COLUMNS as u64 * STEP_COLUMNS as u64).min(self.grid.columns());
-                    tiles.push(Tile { member: number, strip: member.first_strip + start + at, strips, columns });
+                    let columns =
+                        (columns / STEP_COLUMNS as u64 * STEP_COLUMNS as u64).min(self.grid.columns());
+                    tiles.push(Tile {
+                        member: number,
+                        strip: member.first_strip + start + at,
+                        strips,
+                        columns,
+                    });
                     at += strips;
                 }
             }
@@ -115,11 +121,9 @@ impl Member<'_> {
                 cell_weights: STEP_COLUMNS,
                 group_lines: STEP_ROWS as u64,
             },
-            Some(rows) => Lines {
-                line_weights: rows,
-                cell_weights: STEP_ROWS,
-                group_lines: STEP_COLUMNS as u64,
-            },
+            Some(rows) => {
+                Lines { line_weights: rows, cell_weights: STEP_ROWS, group_lines: STEP_COLUMNS as u64 }
+            }
         }
     }
 

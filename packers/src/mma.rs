@@ -47,8 +47,9 @@ impl Encoder {
     /// Bytes of the block of a step with these counts.
     #[must_use]
     pub fn block_bytes(counts: u64) -> usize {
-        let field = |tier: u32| usize::from((counts >> (FIELD_BITS * tier)) as u16);
-        block_bytes(field(0), field(1), field(2))
+        let [a, b, c, d, e, f, ..] = counts.to_le_bytes();
+        let field = |low, high| usize::from(u16::from_le_bytes([low, high]));
+        block_bytes(field(a, b), field(c, d), field(e, f))
     }
 
     /// Encodes a step: its part of the data buffer, and its block at the end of `blocks`.

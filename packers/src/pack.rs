@@ -7,7 +7,8 @@ use std::path::Path;
 use glyd_format::header::{Header, tensor_bytes};
 use glyd_format::index::{INDEX_NAME, Index};
 use glyd_format::manifest::{
-    ExpertsEntry, Format, MANIFEST_NAME, Manifest, PackEntry, PackedTensor, Source, WRITER_VERSION, buffer_name,
+    ExpertsEntry, Format, MANIFEST_NAME, Manifest, PackEntry, PackedTensor, Source, WRITER_VERSION,
+    buffer_name,
 };
 use glyd_format::packed::SINGLE_NAME;
 use glyd_format::plan::{self, Pack, Plan, Put};
@@ -63,7 +64,12 @@ pub fn plan(checkpoint: &Checkpoint, options: &Options) -> Result<Summary> {
 /// # Errors
 /// Where there is nothing to pack, the source lacks something or changes, `out` cannot be used or
 /// written, or the job is stopped: in each case nothing of the new checkpoint stays.
-pub fn pack(checkpoint: &Checkpoint, out: &Path, options: &Options, progress: &dyn Progress) -> Result<Summary> {
+pub fn pack(
+    checkpoint: &Checkpoint,
+    out: &Path,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Summary> {
     check_apart(checkpoint.dir(), out)?;
     let pool = workers::start(options.threads)?;
     let extras = extras::find(checkpoint.dir())?;
@@ -279,7 +285,7 @@ impl Writer<'_> {
     fn write_shard(&mut self) -> Result<()> {
         let shard = std::mem::take(&mut self.shard);
         let names: Vec<String> = shard.tensors.iter().map(|(name, _, _)| name.clone()).collect();
-        let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(&self.job.checkpoint))?;
+        let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(self.job.checkpoint))?;
         let places: BTreeMap<&str, usize> =
             header.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
         let entries: Vec<(Entry, usize)> =
@@ -289,8 +295,11 @@ impl Writer<'_> {
         let name = format!("{:05}.part", self.shards.len());
         let file = self.job.output.file(Path::new(&name), bytes)?;
         file.write_at(&header.to_bytes(), 0)?;
-        let sources =
-            Sources { weights: self.job.checkpoint.weights(), puts: &self.plan.puts, measured: &self.measured };
+        let sources = Sources {
+            weights: self.job.checkpoint.weights(),
+            puts: &self.plan.puts,
+            measured: &self.measured,
+        };
         let written = ShardFile { file: &file, header: &header, entries: &entries };
         self.digests.extend(write_shard(self.job.pool, &sources, &written, self.job.progress)?);
         file.finish()?;
@@ -332,7 +341,8 @@ impl Writer<'_> {
         }
         if count > 1 {
             let total = self.weight_map_bytes();
-            let weight_map = self.weight_map.iter().map(|(tensor, shard)| (tensor.clone(), name(*shard))).collect();
+            let weight_map =
+                self.weight_map.iter().map(|(tensor, shard)| (tensor.clone(), name(*shard))).collect();
             let text = Index { weight_map, total_bytes: Some(total) }.text();
             output.write(Path::new(INDEX_NAME), &text)?;
             files.push((INDEX_NAME.to_owned(), text.len() as u64));
@@ -376,9 +386,8 @@ fn pack_entry(pack: &Pack, measured: &Measured) -> PackEntry {
         shape: part.shape.clone(),
         sha256,
     });
-    let experts = pack
-        .experts
-        .map(|experts| ExpertsEntry { count: experts.count, transposed: experts.transposed });
+    let experts =
+        pack.experts.map(|experts| ExpertsEntry { count: experts.count, transposed: experts.transposed });
     PackEntry { shape: pack.shape, coding: measured.coding, tensors: tensors.collect(), experts }
 }
 
@@ -417,12 +426,13 @@ fn plan_for(checkpoint: &Checkpoint, options: &Options, leave: &BTreeSet<String>
         return Err(nothing(format!("it is quantized already (quantization_config, `{method}`)")));
     }
     let inventory = checkpoint.inventory();
-    let packable = |dtype| {
-        dtype == Dtype::BF16 || options.cast && matches!(dtype, Dtype::F16 | Dtype::F32 | Dtype::F64)
-    };
+    let packable =
+        |dtype| dtype == Dtype::BF16 || options.cast && matches!(dtype, Dtype::F16 | Dtype::F32 | Dtype::F64);
     if !inventory.values().any(|tensor| packable(tensor.dtype)) {
-        let bytes: u64 = inventory.values().filter_map(|tensor| tensor_bytes(tensor.dtype, &tensor.shape)).sum();
-        let floats = inventory.values().any(|tensor| matches!(tensor.dtype, Dtype::F16 | Dtype::F32 | Dtype::F64));
+        let bytes: u64 =
+            inventory.values().filter_map(|tensor| tensor_bytes(tensor.dtype, &tensor.shape)).sum();
+        let floats =
+            inventory.values().any(|tensor| matches!(tensor.dtype, Dtype::F16 | Dtype::F32 | Dtype::F64));
         let hint = if floats && !options.cast { "; `--cast` casts its float tensors to bf16" } else { "" };
         return Err(nothing(format!("0 of its {bytes} bytes are bf16{hint}")));
     }
@@ -474,7 +484,11 @@ fn check_apart(source: &Path, out: &Path) -> Result<()> {
         let name = out.file_name().ok_or(error)?;
         fs::canonicalize(parent).map(|parent| parent.join(name))
     });
-    let resolved = resolved.map_err(|source| Error::Write { action: "make the folder", path: out.to_owned(), source })?;
+    let resolved = resolved.map_err(|source| Error::Write {
+        action: "make the folder",
+        path: out.to_owned(),
+        source,
+    })?;
     if source.starts_with(&resolved) || resolved.starts_with(&source) {
         return Err(Error::Output {
             path: resolved,
@@ -513,7 +527,8 @@ fn summary(checkpoint: &Checkpoint, options: &Options, plan: &Plan, extras: &Ext
         dropped: Vec::new(),
         notes,
     };
-    summary.bytes.source = inventory.values().filter_map(|tensor| tensor_bytes(tensor.dtype, &tensor.shape)).sum();
+    summary.bytes.source =
+        inventory.values().filter_map(|tensor| tensor_bytes(tensor.dtype, &tensor.shape)).sum();
     for put in &plan.puts {
         match put {
             Put::Pack(pack) => {
@@ -529,8 +544,10 @@ fn summary(checkpoint: &Checkpoint, options: &Options, plan: &Plan, extras: &Ext
                 let bytes = put_bytes(put);
                 summary.plain_tensors += 1;
                 summary.bytes.plain += bytes;
-                summary.widened_tensors += u64::from(plain.value.dtype == Dtype::BF16 && plain.dtype == Dtype::F32);
-                summary.cast_tensors += u64::from(plain.value.dtype != plain.dtype && plain.dtype == Dtype::BF16);
+                summary.widened_tensors +=
+                    u64::from(plain.value.dtype == Dtype::BF16 && plain.dtype == Dtype::F32);
+                summary.cast_tensors +=
+                    u64::from(plain.value.dtype != plain.dtype && plain.dtype == Dtype::BF16);
                 summary.left.push(LeftTensor {
                     tensor: plain.name.clone(),
                     dtype: plain.dtype,
@@ -559,12 +576,16 @@ fn not_copied(checkpoint: &Checkpoint, extras: &Extras) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (path, reason) in &extras.left {
         let packed = checkpoint.weights().files().iter().any(|file| Path::new(&file.name) == path);
-        let noted = path.components().count() == 1 && path.extension().is_some_and(|ending| ending == "safetensors");
+        let noted =
+            path.components().count() == 1 && path.extension().is_some_and(|ending| ending == "safetensors");
         if !packed && !noted && path != Path::new(INDEX_NAME) {
             by_reason.entry(reason).or_default().push(format!("`{}`", path.display()));
         }
     }
-    by_reason.into_iter().map(|(reason, paths)| format!("not copied ({reason}): {}", paths.join(", "))).collect()
+    by_reason
+        .into_iter()
+        .map(|(reason, paths)| format!("not copied ({reason}): {}", paths.join(", ")))
+        .collect()
 }
 
 fn finish(mut summary: Summary, saved: Saved) -> Summary {

@@ -34,11 +34,15 @@ impl Output {
         let created = match fs::create_dir(dir) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(source) => return Err(Error::Write { action: "make the folder", path: dir.to_owned(), source }),
+            Err(source) => {
+                return Err(Error::Write { action: "make the folder", path: dir.to_owned(), source });
+            }
         };
         let held = if created { Vec::new() } else { list(dir)? };
         let replaceable = held.iter().any(|name| name == MANIFEST_NAME || name == STAGING);
-        if let Some(name) = held.iter().find(|name| *name != LOCK && *name != STAGING).filter(|_| !replaceable) {
+        if let Some(name) =
+            held.iter().find(|name| *name != LOCK && *name != STAGING).filter(|_| !replaceable)
+        {
             return Err(Error::Output {
                 path: dir.to_owned(),
                 reason: format!("the folder holds other files, `{}` among them", name.display()),
@@ -194,7 +198,8 @@ fn written(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error
 /// Names of weights that the layout of a checkpoint's files has.
 fn is_old_weights(name: &str) -> bool {
     let shard = || {
-        let (number, count) = name.strip_prefix("model-")?.strip_suffix(".safetensors")?.split_once("-of-")?;
+        let (number, count) =
+            name.strip_prefix("model-")?.strip_suffix(".safetensors")?.split_once("-of-")?;
         let digits = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
         (digits(number) && digits(count)).then_some(())
     };
@@ -286,10 +291,16 @@ mod tests {
 
     #[test]
     fn weights_are_known_by_their_names() {
-        for name in ["model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"] {
+        for name in ["model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"]
+        {
             assert!(is_old_weights(name), "{name}");
         }
-        for name in ["config.json", "model-1-of-2.safetensors", "model-00001.safetensors", "my-model-00001-of-00002.safetensors"] {
+        for name in [
+            "config.json",
+            "model-1-of-2.safetensors",
+            "model-00001.safetensors",
+            "my-model-00001-of-00002.safetensors",
+        ] {
             assert!(!is_old_weights(name), "{name}");
         }
     }

@@ -78,7 +78,8 @@ impl<'a> Values<'a> {
         }
         let bits = value.dtype.bitsize() as u64;
         if let Expr::Src(name) = &value.expr {
-            let at = self.weights.find(name).ok_or_else(|| unreadable(value, "a tensor of the checkpoint"))?;
+            let at =
+                self.weights.find(name).ok_or_else(|| unreadable(value, "a tensor of the checkpoint"))?;
             return Ok(self.weights.read_at(at, out, first * bits / 8)?);
         }
         if !bits.is_multiple_of(8) {
@@ -116,7 +117,9 @@ impl<'a> Values<'a> {
                     (of.as_ref(), (2 * query + row / 2) * width + column)
                 })
             }
-            Expr::Transpose { a, b, of } => self.fill_transposed(value, of, (*a).min(*b), (*a).max(*b), first, out),
+            Expr::Transpose { a, b, of } => {
+                self.fill_transposed(value, of, (*a).min(*b), (*a).max(*b), first, out)
+            }
             Expr::Last { f32_bits, of } => {
                 self.fill(of, first, out)?;
                 let width = bits / 8;
@@ -155,7 +158,14 @@ impl<'a> Values<'a> {
     }
 
     /// A stack or a concatenation.
-    fn fill_parts(&mut self, value: &Value, dim: usize, parts: &[Value], first: u64, out: &mut [u8]) -> Result<()> {
+    fn fill_parts(
+        &mut self,
+        value: &Value,
+        dim: usize,
+        parts: &[Value],
+        first: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let stacked = matches!(value.expr, Expr::Stack { .. });
         let split = Split::of(value, dim);
         let width = value.dtype.bitsize() / 8;
@@ -216,7 +226,15 @@ impl<'a> Values<'a> {
     }
 
     /// Two dimensions swapped, `a` before `b`.
-    fn fill_transposed(&mut self, value: &Value, of: &Value, a: usize, b: usize, first: u64, out: &mut [u8]) -> Result<()> {
+    fn fill_transposed(
+        &mut self,
+        value: &Value,
+        of: &Value,
+        a: usize,
+        b: usize,
+        first: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let width = value.dtype.bitsize() / 8;
         if a == b {
             return self.fill(of, first, out);
@@ -232,7 +250,7 @@ impl<'a> Values<'a> {
                 Some(band) if band.of == address && band.first <= element => Some(band),
                 _ => None,
             };
-            let held = band.filter(|band| ((element - band.first) as usize * width) < band.bytes.len());
+            let held = band.filter(|band| bytes_of(element - band.first, width) < band.bytes.len());
             let band = match held {
                 Some(band) => band,
                 None => self.read_band(value, of, element)?,
@@ -270,10 +288,21 @@ impl<'a> Values<'a> {
     }
 
     /// Any two dimensions swapped: `of` is read whole, as such tensors are small.
-    fn fill_swapped(&mut self, value: &Value, of: &Value, a: usize, b: usize, first: u64, out: &mut [u8]) -> Result<()> {
+    fn fill_swapped(
+        &mut self,
+        value: &Value,
+        of: &Value,
+        a: usize,
+        b: usize,
+        first: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let width = value.dtype.bitsize() / 8;
         if of.elements().checked_mul(width as u64).is_none_or(|bytes| bytes > WHOLE_BYTES) {
-            return Err(unreadable(value, &format!("at most {WHOLE_BYTES} bytes where these dimensions are swapped")));
+            return Err(unreadable(
+                value,
+                &format!("at most {WHOLE_BYTES} bytes where these dimensions are swapped"),
+            ));
         }
         let mut whole = vec![0; bytes_of(of.elements(), width)];
         self.fill(of, 0, &mut whole)?;
@@ -284,7 +313,13 @@ impl<'a> Values<'a> {
             for dim in (0..value.shape.len()).rev() {
                 let index = left % value.shape[dim];
                 left /= value.shape[dim];
-                let source = if dim == a { b } else if dim == b { a } else { dim };
+                let source = if dim == a {
+                    b
+                } else if dim == b {
+                    a
+                } else {
+                    dim
+                };
                 at += index * strides[source];
             }
             let at = bytes_of(at, width);

@@ -114,7 +114,9 @@ fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, V
     let mut targets = Vec::new();
     for (put, offsets) in packs {
         let Put::Pack(pack) = &sources.puts[put] else { continue };
-        let (Some(matrix), Some(measured)) = (Matrix::new(pack), sources.measured.get(&put)) else { continue };
+        let (Some(matrix), Some(measured)) = (Matrix::new(pack), sources.measured.get(&put)) else {
+            continue;
+        };
         tasks.extend(matrix.tiles().into_iter().map(|tile| Task::Tile { target: targets.len(), tile }));
         targets.push(Target { encoder: Encoder::new(measured.coding), matrix, measured, offsets });
     }
@@ -178,11 +180,13 @@ fn pack_tile(
             target.encoder.encode(rows, wide, wide / STEP_COLUMNS, encoded);
             let strip = tile.strip + at as u64;
             let step = strip * matrix.grid.strip_steps() + column / STEP_COLUMNS as u64;
-            target.encoder.check(rows, wide, encoded, &mut scratch.decoded).map_err(|flaw| Error::Mismatch {
-                pack: matrix.pack.name(),
-                step: step + flaw.step as u64,
-                expected: flaw.expected,
-                found: flaw.found,
+            target.encoder.check(rows, wide, encoded, &mut scratch.decoded).map_err(|flaw| {
+                Error::Mismatch {
+                    pack: matrix.pack.name(),
+                    step: step + flaw.step as u64,
+                    expected: flaw.expected,
+                    found: flaw.found,
+                }
             })?;
             let end = ends[at] + encoded.units();
             if end > starts[at + 1] {
@@ -219,7 +223,14 @@ impl Target<'_> {
 
     /// Writes a run of steps into those buffers that the shard has: its first step, and where its part
     /// of the list starts, in units.
-    fn write_run(&self, file: &OutputFile, step: u64, start: u64, encoded: &Encoded, bytes: &mut Vec<u8>) -> Result<()> {
+    fn write_run(
+        &self,
+        file: &OutputFile,
+        step: u64,
+        start: u64,
+        encoded: &Encoded,
+        bytes: &mut Vec<u8>,
+    ) -> Result<()> {
         let layout = self.measured.coding.layout();
         if let Some(offset) = self.offset(Buffer::Data) {
             file.write_at(&encoded.data, offset + step * layout.step_bytes() as u64)?;

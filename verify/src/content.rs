@@ -103,7 +103,8 @@ pub(crate) fn check(
     let look = Look { decoder, packed, progress };
     let found = pool.install(|| {
         let numbers = order.par_iter().with_max_len(1);
-        let found = numbers.map_init(Scratch::default, |scratch, &task| Ok((task, look.at(scratch, &tasks[task])?)));
+        let found =
+            numbers.map_init(Scratch::default, |scratch, &task| Ok((task, look.at(scratch, &tasks[task])?)));
         found.collect::<Result<Vec<_>, Error>>()
     });
     let mut found = found?;
@@ -126,7 +127,9 @@ pub(crate) fn check(
 fn tasks(packed: &Packed) -> Vec<Task<'_>> {
     let mut tasks = Vec::new();
     for (pack, entry) in &packed.manifest().packs {
-        let (Some(grid), Some(buffers)) = (Packed::grid(entry), packed.buffers(pack, entry)) else { continue };
+        let (Some(grid), Some(buffers)) = (Packed::grid(entry), packed.buffers(pack, entry)) else {
+            continue;
+        };
         tasks.push(Task::Lists { pack, entry, buffers, grid });
         let mut strip = 0;
         for (number, tensor) in entry.tensors.iter().enumerate() {
@@ -135,7 +138,9 @@ fn tasks(packed: &Packed) -> Vec<Task<'_>> {
                 let strip_weights = grid.columns() * STEP_ROWS as u64;
                 weights.is_multiple_of(strip_weights).then_some(weights / strip_weights)
             });
-            let Some(strips) = own.filter(|strips| *strips > 0 && strip + strips <= grid.strips()) else { break };
+            let Some(strips) = own.filter(|strips| *strips > 0 && strip + strips <= grid.strips()) else {
+                break;
+            };
             let strips = strip..strip + strips;
             strip = strips.end;
             tasks.push(Task::Packed(Member { pack, entry, buffers, grid, tensor: number, strips }));
@@ -194,7 +199,9 @@ impl From<glyd_format::Error> for Stop {
 impl Look<'_> {
     fn at(&self, scratch: &mut Scratch, task: &Task<'_>) -> Result<Vec<Finding>, Error> {
         let done = match task {
-            Task::Lists { pack, entry, buffers, grid } => return self.lists(scratch, pack, entry, *buffers, *grid),
+            Task::Lists { pack, entry, buffers, grid } => {
+                return self.lists(scratch, pack, entry, *buffers, *grid);
+            }
             Task::Packed(member) => self.packed(scratch, member),
             Task::Plain { name, sha256, at } => self.plain(scratch, name, *sha256, *at),
         };
@@ -282,7 +289,13 @@ impl Look<'_> {
             if let Some(at) = scratch.bytes.iter().position(|&byte| byte != 0) {
                 let expected = format!("zeros from byte {} to {}", range.start * unit, range.end * unit);
                 let found = format!("{:#04x} at byte {}", scratch.bytes[at], range.start * unit + at as u64);
-                findings.push(self.damage(Rule::Canonical, buffers.list, &name(Buffer::List), expected, found));
+                findings.push(self.damage(
+                    Rule::Canonical,
+                    buffers.list,
+                    &name(Buffer::List),
+                    expected,
+                    found,
+                ));
             }
         }
         Ok(findings)
@@ -326,7 +339,9 @@ impl Look<'_> {
                     let own = self.decode(scratch, member, run.clone())?;
                     if run_steps < steps {
                         let at = usize::try_from(step).unwrap_or(usize::MAX) * STEP_COLUMNS;
-                        for (to, from) in line.chunks_exact_mut(wide).zip(scratch.rows.chunks_exact(own).skip(row)) {
+                        for (to, from) in
+                            line.chunks_exact_mut(wide).zip(scratch.rows.chunks_exact(own).skip(row))
+                        {
                             to[at..at + own].copy_from_slice(from);
                         }
                     }
@@ -376,7 +391,12 @@ impl Look<'_> {
     }
 
     /// Decodes a run of steps of one strip into `scratch.rows`; returns their columns.
-    fn decode(&self, scratch: &mut Scratch, member: &Member<'_>, run: std::ops::Range<u64>) -> Result<usize, Stop> {
+    fn decode(
+        &self,
+        scratch: &mut Scratch,
+        member: &Member<'_>,
+        run: std::ops::Range<u64>,
+    ) -> Result<usize, Stop> {
         self.check_stopped().map_err(Stop::Error)?;
         let layout = member.entry.coding.layout();
         self.read_bases(scratch, member, &run)?;
@@ -395,7 +415,12 @@ impl Look<'_> {
         })
     }
 
-    fn read_bases(&self, scratch: &mut Scratch, member: &Member<'_>, run: &std::ops::Range<u64>) -> Result<(), Stop> {
+    fn read_bases(
+        &self,
+        scratch: &mut Scratch,
+        member: &Member<'_>,
+        run: &std::ops::Range<u64>,
+    ) -> Result<(), Stop> {
         let entries = usize::try_from(run.end - run.start).unwrap_or(usize::MAX) + 1;
         scratch.bytes.resize(entries * BASE_BYTES, 0);
         let weights = self.packed.weights();
@@ -415,13 +440,21 @@ impl Look<'_> {
         }
     }
 
-    fn read_list(&self, scratch: &mut Scratch, member: &Member<'_>, run: &std::ops::Range<u64>) -> Result<(), Stop> {
+    fn read_list(
+        &self,
+        scratch: &mut Scratch,
+        member: &Member<'_>,
+        run: &std::ops::Range<u64>,
+    ) -> Result<(), Stop> {
         let layout = member.entry.coding.layout();
         let unit = layout.list_unit_bytes() as u64;
         let ends = scratch.bases.first().zip(scratch.bases.last());
-        let range = ends.and_then(|(&first, &last)| Some((u64::try_from(first).ok()?, u64::try_from(last).ok()?)));
+        let range =
+            ends.and_then(|(&first, &last)| Some((u64::try_from(first).ok()?, u64::try_from(last).ok()?)));
         let bytes = self.packed.weights().tensor(member.buffers.list).bytes();
-        let room = range.filter(|&(first, last)| first >= layout.list_head_units() && layout.list_units(last) * unit <= bytes);
+        let room = range.filter(|&(first, last)| {
+            first >= layout.list_head_units() && layout.list_units(last) * unit <= bytes
+        });
         let Some((first, last)) = room else {
             let expected = format!("a part of the list, which has {} entries", bytes / unit);
             return Err(self.step_damage(Rule::Lists, member, run.start, &expected, format!("{range:?}")));
@@ -443,4 +476,3 @@ fn base_entry(bytes: &[u8]) -> i32 {
     entry.copy_from_slice(bytes);
     i32::from_le_bytes(entry)
 }
-

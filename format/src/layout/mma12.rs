@@ -62,7 +62,8 @@ pub const fn padded_count(exceptions: u64) -> u64 {
 /// ```text
 /// byte j:   bit 7 sign of j | bits 6-4 offset of 4 + (j + 1) % 4 | bit 3 sign of 4 + j | bits 2-0 offset of j
 /// ```
-pub(crate) const fn high_offset_byte(j: usize) -> usize {
+#[must_use]
+pub const fn high_offset_byte(j: usize) -> usize {
     (j + 3) % 4
 }
 
