@@ -142,7 +142,7 @@ impl Encoder {
 
 /// A whole matrix packed, for tests and measurements: its coding and its three buffers.
 #[derive(Debug)]
-pub struct PackedMatrix {
+pub struct MatrixBuffers {
     /// What it is decoded by.
     pub coding: Coding,
     /// The data buffer.
@@ -158,7 +158,7 @@ pub struct PackedMatrix {
 /// # Panics
 /// Where the matrix is none of whole steps, or its list is longer than the layout takes.
 #[must_use]
-pub fn pack_matrix(layout: Layout, weights: &[u16], columns: usize) -> PackedMatrix {
+pub fn pack_matrix(layout: Layout, weights: &[u16], columns: usize) -> MatrixBuffers {
     assert!(columns > 0 && columns.is_multiple_of(STEP_COLUMNS), "columns of whole steps");
     assert!(weights.len().is_multiple_of(STEP_ROWS * columns), "rows of whole steps");
     let mut histogram = crate::histogram::Histogram::default();
@@ -167,7 +167,7 @@ pub fn pack_matrix(layout: Layout, weights: &[u16], columns: usize) -> PackedMat
     let unit_bytes = layout.list_unit_bytes();
     let head = layout.list_head_units();
     let mut packed =
-        PackedMatrix { coding: encoder.coding, data: Vec::new(), list: Vec::new(), base: Vec::new() };
+        MatrixBuffers { coding: encoder.coding, data: Vec::new(), list: Vec::new(), base: Vec::new() };
     packed.list.resize(usize::try_from(head).expect("a few bytes") * unit_bytes, 0);
     let mut encoded = Encoded::default();
     let entry = |list: &[u8]| i32::try_from(list.len() / unit_bytes).expect("a list that the layout takes");

@@ -20,7 +20,7 @@ mod values;
 mod workers;
 mod write;
 
-pub use encode::{PackedMatrix, pack_matrix};
+pub use encode::{MatrixBuffers, pack_matrix};
 pub use error::{Error, Result};
 pub use pack::{Options, SHARD_BYTES, pack, plan};
-pub use summary::{Bytes, DroppedTensor, LeftTensor, Summary};
+pub use summary::{Bytes, DroppedTensor, LeftTensor, PackedMatrix, Summary};

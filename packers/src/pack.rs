@@ -20,7 +20,7 @@ use crate::extras::{self, Extras};
 use crate::matrix::Matrix;
 use crate::measure::{Measured, measure};
 use crate::save::Output;
-use crate::summary::{Bytes, DroppedTensor, LeftTensor, Summary};
+use crate::summary::{Bytes, DroppedTensor, LeftTensor, PackedMatrix, Summary};
 use crate::values::Values;
 use crate::workers;
 use crate::write::{Entry, ShardFile, Sources, write_shard};
@@ -523,6 +523,7 @@ fn summary(checkpoint: &Checkpoint, options: &Options, plan: &Plan, extras: &Ext
         bytes: Bytes::default(),
         files: Vec::new(),
         copied: extras.copied.clone(),
+        matrices: Vec::new(),
         left: Vec::new(),
         dropped: Vec::new(),
         notes,
@@ -534,6 +535,12 @@ fn summary(checkpoint: &Checkpoint, options: &Options, plan: &Plan, extras: &Ext
             Put::Pack(pack) => {
                 let matrix = matrix(pack)?;
                 summary.packs += 1;
+                summary.matrices.push(PackedMatrix {
+                    pack: pack.name(),
+                    shape: pack.shape,
+                    tensors: pack.tensors.iter().map(|part| part.name.clone()).collect(),
+                    experts: pack.experts.map(|experts| experts.count),
+                });
                 summary.packed_tensors += pack.tensors.len() as u64;
                 summary.packed_weights += matrix.grid.weights();
                 summary.bytes.packed_source += matrix.bytes();

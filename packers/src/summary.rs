@@ -34,7 +34,9 @@ pub struct Summary {
     pub files: Vec<(String, u64)>,
     /// Files copied, with their bytes.
     pub copied: Vec<(PathBuf, u64)>,
-    /// Tensors saved as they are.
+    /// Packed matrices, in the order in which they are put.
+    pub matrices: Vec<PackedMatrix>,
+    /// Tensors saved as they are, in that order too.
     pub left: Vec<LeftTensor>,
     /// Tensors of the source that are not saved, or not whole.
     pub dropped: Vec<DroppedTensor>,
@@ -55,6 +57,19 @@ pub struct Bytes {
     pub plain: u64,
     /// All files of weights, the index and the manifest. Of a dry run, not known.
     pub written: Option<u64>,
+}
+
+/// A packed matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackedMatrix {
+    /// The pack's name.
+    pub pack: String,
+    /// Rows and columns.
+    pub shape: [u64; 2],
+    /// The names of the tensors in it, in their order by rows.
+    pub tensors: Vec<String>,
+    /// How many experts' matrices it is, of an experts' weight.
+    pub experts: Option<u64>,
 }
 
 /// A tensor saved as it is.

@@ -1,0 +1,162 @@
+//! The command line: its types and its help, nothing else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use glyd_format::Layout;
+
+/// Lossless packing of bf16 model checkpoints.
+///
+/// Packs a checkpoint into about two thirds of its size (layout mma) or three quarters (mma12), in the
+/// order a GPU's tensor cores take the weights, and not one bit is lost.
+#[derive(Debug, Parser)]
+#[command(name = "glyd", version, after_help = STATUS, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const STATUS: &str = "\
+Exit status:
+    0  done, and the answer is good
+    1  looked, and the answer is no: damage found, nothing to pack
+    2  could not do it: usage, a missing or unreadable source, tensors missing from it, disk
+  130  interrupted";
+
+/// What is done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Pack a checkpoint.
+    Pack(Pack),
+    /// Verify a packed checkpoint: every tensor decoded and hashed again.
+    Verify(Verify),
+    /// Show what is in a packed checkpoint, or what packing another would do.
+    Inspect(Inspect),
+    /// Make a small model, pack it, verify it, and catch a flipped bit: no model, no network.
+    Demo(Demo),
+}
+
+/// How a command speaks.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Voice {
+    /// Print one JSON document on stdout; docs/json.md has its fields.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print errors only.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Pack {
+    /// The model: a folder with config.json and safetensors files.
+    pub(crate) model: PathBuf,
+    /// The folder to write: new, empty, or with a glyd checkpoint to replace.
+    pub(crate) out: PathBuf,
+    /// How matrices are packed: mma (about 10.8 bits a weight) or mma12 (12 bits, decodes faster).
+    #[arg(long, default_value = "mma")]
+    pub(crate) layout: Layout,
+    /// Pack q, k, v and gate, up on their own, not as one matrix each.
+    #[arg(long)]
+    pub(crate) no_merge: bool,
+    /// Cast every float tensor to bf16 first (to the nearest, ties to even): this loses bits.
+    #[arg(long)]
+    pub(crate) cast: bool,
+    /// Begin a new file once one holds this much: bytes, or with a unit (5GB, 500MB, 2GiB).
+    #[arg(long, default_value = "5GB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub(crate) shard_size: u64,
+    /// Threads [default: as many as the machine runs at once].
+    #[arg(long, value_parser = parse_threads, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Say what would be done, and write nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Verify {
+    /// The folder of a packed checkpoint.
+    pub(crate) dir: PathBuf,
+    /// Threads [default: as many as the machine runs at once].
+    #[arg(long, value_parser = parse_threads, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Inspect {
+    /// The folder of a checkpoint, packed or not.
+    pub(crate) dir: PathBuf,
+    /// Print one JSON document on stdout; docs/json.md has its fields.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Keep the model and its packed checkpoints in this new or empty folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+/// A size: a number, whole or with a decimal point, and a unit of 1000s (kB, MB, GB, TB) or of 1024s
+/// (KiB, MiB, GiB, TiB); bytes where there is none.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 10] = [
+        ("", 1),
+        ("b", 1),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("tb", 1_000_000_000_000),
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+        ("tib", 1 << 40),
+    ];
+    let wrong = || "expected bytes, or a number with a unit: 5000000000, 5GB, 500MB, 2GiB".to_owned();
+    let split = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{part}");
+    let scale = 10_u128.checked_pow(u32::try_from(part.len()).map_err(|_| wrong())?).ok_or_else(wrong)?;
+    let scaled = digits.parse::<u128>().ok().and_then(|number| number.checked_mul(u128::from(*unit)));
+    let bytes = scaled.and_then(|scaled| u64::try_from(scaled / scale).ok()).ok_or_else(wrong)?;
+    if bytes == 0 { Err("expected more than nothing".to_owned()) } else { Ok(bytes) }
+}
+
+fn parse_threads(text: &str) -> Result<usize, String> {
+    const THREADS_MAX: usize = 4096;
+    let threads = text.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
+    threads.ok_or_else(|| format!("expected 1 to {THREADS_MAX}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let good = [("1", 1), ("5GB", 5_000_000_000), ("5 gb", 5_000_000_000), ("2GiB", 2 << 30), ("1.5kB", 1500), ("0.5KiB", 512)];
+        for (text, bytes) in good {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "GB", "0", "0GB", "-1", "1XB", "1e9", "99999999999TB", "1.2.3", "."] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! `glyd pack`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use glyd_format::manifest::Source;
+use glyd_format::{Checkpoint, Error, Invalid};
+use glyd_packers::{Options, Summary};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::args::Pack;
+use crate::meter::Meter;
+use crate::output::{self, Failure, SCHEMA, Status, bytes, count, rate};
+
+/// Lines of a list that people read; the rest is in `--json`.
+const LIST_LINES: usize = 10;
+
+pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
+    check_folder(&args.model)?;
+    let checkpoint = Checkpoint::open(&args.model)?;
+    let options = options(args);
+    let meter = Meter::new("packing", args.voice.quiet || args.dry_run);
+    let summary = if args.dry_run {
+        glyd_packers::plan(&checkpoint, &options)
+    } else {
+        glyd_packers::pack(&checkpoint, &args.out, &options, &meter)
+    };
+    meter.finish();
+    let summary = summary?;
+    let seconds = meter.seconds();
+    if args.voice.json {
+        output::print_json(&document(&summary, args, seconds))?;
+    } else if !args.voice.quiet {
+        output::print(&text(&summary, args, seconds))?;
+    }
+    Ok(Status::Good)
+}
+
+/// A model that is no folder is no typing error to be taken for something else.
+pub(crate) fn check_folder(model: &Path) -> Result<(), Failure> {
+    let (found, hint) = match std::fs::metadata(model) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => ("a file", "name the folder that holds it"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            ("none of that name", "a model of a hub is fetched first, with `hf download` for example")
+        }
+        Err(source) => return Err(Error::Io { action: "open", path: model.to_owned(), source }.into()),
+    };
+    let invalid = Invalid {
+        file: Some(model.to_owned()),
+        expected: "the folder of a checkpoint".to_owned(),
+        found: found.to_owned(),
+        hint: Some(hint.to_owned()),
+        ..Invalid::default()
+    };
+    Err(Failure::Format(invalid.into()))
+}
+
+fn options(args: &Pack) -> Options {
+    Options {
+        layout: args.layout,
+        merge: !args.no_merge,
+        cast: args.cast,
+        shard_bytes: args.shard_size,
+        threads: args.threads,
+        source: source(&args.model),
+    }
+}
+
+/// What the manifest says of a model that is named by a folder.
+pub(crate) fn source(model: &Path) -> Source {
+    let repo = model.as_os_str().as_bytes().to_vec();
+    let absolute = std::path::absolute(model).unwrap_or_else(|_| model.to_owned());
+    Source { repo, revision: revision(&absolute) }
+}
+
+/// The commit of a Hugging Face cache's snapshot: the folder below `snapshots`.
+fn revision(path: &Path) -> Option<String> {
+    let hash = |name: &&str| {
+        name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    let parts: Vec<&str> = path
+        .components()
+        .map(|part| match part {
+            Component::Normal(name) => name.to_str().unwrap_or_default(),
+            _ => "",
+        })
+        .collect();
+    let commit = parts.windows(2).rev().find(|pair| pair[0] == "snapshots" && hash(&pair[1]));
+    commit.map(|pair| pair[1].to_owned())
+}
+
+/// The document of `glyd pack --json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    command: &'static str,
+    source: Value,
+    out: String,
+    format: &'static str,
+    layout: &'static str,
+    packs: u64,
+    packed_tensors: u64,
+    plain_tensors: u64,
+    dropped_tensors: u64,
+    bytes: Value,
+    bits_per_weight: Option<f64>,
+    seconds: Option<f64>,
+    files: Option<Vec<Value>>,
+    left: Vec<Value>,
+    dropped: Vec<Value>,
+    notes: &'a [String],
+}
+
+fn document<'a>(summary: &'a Summary, args: &Pack, seconds: f64) -> Document<'a> {
+    let Summary { source, bytes, .. } = summary;
+    let files = summary.files.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes }));
+    let left = summary.left.iter().map(|left| {
+        let dtype = left.dtype.to_string();
+        json!({ "tensor": left.tensor, "dtype": dtype, "shape": left.shape, "bytes": left.bytes, "reason": left.reason })
+    });
+    let dropped = summary
+        .dropped
+        .iter()
+        .map(|dropped| json!({ "tensor": dropped.tensor, "bytes": dropped.bytes, "reason": dropped.reason }));
+    Document {
+        schema: SCHEMA,
+        command: "pack",
+        source: json!({
+            "repo": source.display(),
+            "revision": source.revision,
+            "path": summary.path.display().to_string(),
+        }),
+        out: args.out.display().to_string(),
+        format: summary.format.name(),
+        layout: summary.layout.name(),
+        packs: summary.packs,
+        packed_tensors: summary.packed_tensors,
+        plain_tensors: summary.plain_tensors,
+        dropped_tensors: summary.dropped.len() as u64,
+        bytes: json!({
+            "source": bytes.source,
+            "packed_source": bytes.packed_source,
+            "packed": bytes.packed,
+            "plain": bytes.plain,
+            "written": bytes.written,
+        }),
+        bits_per_weight: summary.bits_per_weight(),
+        seconds: (!args.dry_run).then_some(seconds),
+        files: (!args.dry_run).then(|| files.collect()),
+        left: left.collect(),
+        dropped: dropped.collect(),
+        notes: &summary.notes,
+    }
+}
+
+/// What was done, or would be, in words.
+fn text(summary: &Summary, args: &Pack, seconds: f64) -> String {
+    let mut lines = Vec::new();
+    let head = if args.dry_run { "would pack" } else { "packed" };
+    lines.push(format!(
+        "{head} `{}` into `{}`: {}, {}",
+        args.model.display(),
+        args.out.display(),
+        summary.format.name(),
+        summary.layout
+    ));
+    let bits = summary.bits_per_weight().map(|bits| format!(", {bits:.3} bits a weight"));
+    let becomes = summary.bytes.packed.map(|packed| format!(" -> {}", bytes(packed)));
+    lines.push(format!(
+        "  packed   {} of {}: {}{}{}",
+        count(summary.packs, "matrix"),
+        count(summary.packed_tensors, "tensor"),
+        bytes(summary.bytes.packed_source),
+        becomes.unwrap_or_default(),
+        bits.unwrap_or_default()
+    ));
+    lines.push(format!("  as is    {}: {}", count(summary.plain_tensors, "tensor"), bytes(summary.bytes.plain)));
+    lines.extend(left_lines(summary));
+    if summary.cast_tensors > 0 {
+        lines.push(format!("  cast     {} to bf16: bits were lost, as --cast asks", count(summary.cast_tensors, "tensor")));
+    }
+    if summary.widened_tensors > 0 {
+        let widened = count(summary.widened_tensors, "tensor");
+        lines.push(format!("  widened  {widened} from bf16 to fp32, which the model keeps them in: exact"));
+    }
+    lines.extend(dropped_lines(summary));
+    lines.extend(summary.notes.iter().map(|note| format!("  note     {note}")));
+    if let Some(written) = summary.bytes.written {
+        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+        let percent = written as f64 * 100.0 / summary.bytes.source.max(1) as f64;
+        lines.push(format!(
+            "  in all   {} -> {} ({percent:.1} %), in {seconds:.1} s ({})",
+            bytes(summary.bytes.source),
+            bytes(written),
+            rate(summary.bytes.source, seconds)
+        ));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Why tensors are saved as they are: a line a reason, the most bytes first.
+fn left_lines(summary: &Summary) -> Vec<String> {
+    let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
+    for left in &summary.left {
+        match reasons.iter_mut().find(|(reason, _, _)| *reason == left.reason) {
+            Some((_, tensors, total)) => {
+                *tensors += 1;
+                *total += left.bytes;
+            }
+            None => reasons.push((&left.reason, 1, left.bytes)),
+        }
+    }
+    reasons.sort_by_key(|(_, _, total)| std::cmp::Reverse(*total));
+    let lines = reasons.iter().take(LIST_LINES);
+    let mut lines: Vec<String> = lines
+        .map(|(reason, tensors, total)| format!("             {}: {} ({reason})", count(*tensors, "tensor"), bytes(*total)))
+        .collect();
+    if reasons.len() > LIST_LINES {
+        lines.push(format!("             and {} more reasons: see --json", reasons.len() - LIST_LINES));
+    }
+    lines
+}
+
+fn dropped_lines(summary: &Summary) -> Vec<String> {
+    if summary.dropped.is_empty() {
+        return Vec::new();
+    }
+    let total = summary.dropped.iter().map(|dropped| dropped.bytes).sum();
+    let mut lines = vec![format!(
+        "  dropped  {}: {}, which the model does not hold",
+        count(summary.dropped.len() as u64, "tensor"),
+        bytes(total)
+    )];
+    let shown = summary.dropped.iter().take(LIST_LINES);
+    lines.extend(shown.map(|dropped| {
+        format!("             `{}`: {} ({})", dropped.tensor, bytes(dropped.bytes), dropped.reason)
+    }));
+    if summary.dropped.len() > LIST_LINES {
+        lines.push(format!("             and {} more: see --json", summary.dropped.len() - LIST_LINES));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_its_commit() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let path = format!("/cache/models--a--b/snapshots/{commit}");
+        assert_eq!(revision(Path::new(&path)).as_deref(), Some(commit));
+        assert_eq!(revision(Path::new(&format!("{path}/sub"))).as_deref(), Some(commit));
+        assert_eq!(revision(Path::new(&format!("/cache/{commit}"))), None);
+        assert_eq!(revision(Path::new("/cache/snapshots/main")), None);
+    }
+}
