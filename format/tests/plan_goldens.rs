@@ -243,3 +243,28 @@ fn accounts_for_every_tensor_of_the_checkpoint() {
         );
     }
 }
+
+#[test]
+fn gives_every_pack_the_shape_of_its_tensors() {
+    for recipe in recipes() {
+        let Ok(plan) = recipe.plan(true) else {
+            continue;
+        };
+        for put in &plan.puts {
+            let Put::Pack(pack) = put else { continue };
+            let held: u64 = pack.tensors.iter().map(|part| part.value.elements()).sum();
+            assert_eq!(
+                pack.shape[0] * pack.shape[1],
+                held,
+                "{}: {}",
+                recipe.name,
+                pack.name()
+            );
+            assert!(
+                pack.tensors
+                    .iter()
+                    .all(|part| part.shape == part.value.shape)
+            );
+        }
+    }
+}

@@ -11,7 +11,7 @@ use super::natural;
 use super::rules::Rule;
 use super::tree::Node;
 use super::values::Values;
-use super::{Dropped, Inventory};
+use super::{Dropped, Inventory, TensorInfo};
 use crate::{Error, Invalid, Result};
 
 /// What the checkpoint gives the model.
@@ -67,14 +67,11 @@ fn gather(
     inventory: &Inventory,
     loaded: &mut Loaded,
 ) -> Result<Vec<Gathered>> {
-    let mut names: Vec<&String> = inventory.keys().collect();
-    names.sort_by(|a, b| natural::compare(a, b));
+    let mut tensors: Vec<(&String, &TensorInfo)> = inventory.iter().collect();
+    tensors.sort_by(|(a, _), (b, _)| natural::compare(a, b));
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
-    for source in names {
-        let Some(info) = inventory.get(source) else {
-            continue;
-        };
+    for (source, info) in tensors {
         let value =
             Value::src(source, info.dtype, &info.shape).map_err(|fault| named(fault, source))?;
         let resolved = resolve(&mut model.rules, &model.tree, model.prefix, source)?;

@@ -7,7 +7,14 @@ const INDEX_LIMIT: u64 = 1 << 30;
 
 /// Orders names part by part: a number before a text, a part's trailing digits as a number.
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (a.split('.'), b.split('.'));
+    // Neighbours share most of their parts: those are passed over as bytes.
+    let same = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
+    let shared = a
+        .get(..same)
+        .and_then(|same| same.rfind('.'))
+        .map_or(0, |dot| dot + 1);
+    let rest = |name| str::get(name, shared..).unwrap_or_default();
+    let (mut left, mut right) = (rest(a).split('.'), rest(b).split('.'));
     loop {
         match (left.next(), right.next()) {
             (Some(x), Some(y)) if x == y => {}

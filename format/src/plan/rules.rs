@@ -31,8 +31,8 @@ struct Source {
     star_group: Option<usize>,
     /// A text that every name it matches holds.
     literal: String,
-    /// Whether its match begins with that text.
-    literal_first: bool,
+    /// The text that its match begins with; may be empty.
+    lead: String,
 }
 
 /// A name that matched.
@@ -148,11 +148,11 @@ impl Rule {
     /// Where a match may begin at the earliest; none where there can be none. Most names match few
     /// rules, and looking for a text is far cheaper than trying a pattern.
     fn start(&self, rest: &str) -> Option<usize> {
-        let starts = self.sources.iter().filter_map(|source| {
-            let found = rest.find(&source.literal)?;
-            Some(if source.literal_first { found } else { 0 })
-        });
-        starts.min()
+        let possible = self
+            .sources
+            .iter()
+            .filter(|source| rest.contains(&source.literal));
+        possible.filter_map(|source| rest.find(&source.lead)).min()
     }
 
     /// The rule's operations.
@@ -174,21 +174,21 @@ fn pattern(sources: &[String]) -> (String, Vec<Source>) {
         let own_groups = own_groups(text);
         let stars = text.matches("*.").count();
         groups = group + own_groups + stars;
-        let (literal, literal_first) = literal(text);
+        let (literal, lead) = literals(text);
         out.push(Source {
             place,
             group,
             own_group: (own_groups > 0).then_some(group + 1),
             star_group: (stars > 0).then_some(group + own_groups + 1),
             literal,
-            literal_first,
+            lead,
         });
-        // Digits are ASCII; a name's part ends where the pattern does.
+        // Digits are ASCII; a name's part ends where the pattern does; `*` is one part, an index.
         let whole = text.ends_with(|c: char| c.is_ascii_alphanumeric());
         let end = if whole { r"(?!\w)" } else { "" };
         branches.push(format!(
             "({}{end})",
-            text.replace("*.", r"(.*)\.").replace(r"\d", "[0-9]")
+            text.replace("*.", r"([^.]*)\.").replace(r"\d", "[0-9]")
         ));
     }
     (branches.join("|"), out)
@@ -208,41 +208,33 @@ fn own_groups(pattern: &str) -> usize {
     opens.count()
 }
 
-/// The longest text outside groups that a pattern asks for, and whether the pattern begins with it.
-fn literal(pattern: &str) -> (String, bool) {
-    let mut best = (String::new(), true);
-    let (mut run, mut run_first, mut depth) = (String::new(), true, 0_usize);
+/// The longest text outside groups that a pattern asks for, and the text that it begins with.
+fn literals(pattern: &str) -> (String, String) {
+    let mut runs = vec![String::new()];
+    let mut depth = 0_usize;
     let mut chars = pattern.chars().peekable();
-    let mut close = |run: &mut String, first: bool| {
-        if run.len() > best.0.len() {
-            best = (run.clone(), first);
-        }
-        run.clear();
-    };
     while let Some(c) = chars.next() {
         let plain = match c {
-            '\\' => chars.next().filter(|&c| c == '.' || c == '_'),
+            '\\' => chars.next().filter(|&c| c == '.'),
             c if c.is_ascii_alphanumeric() || c == '_' => Some(c),
             _ => None,
         };
         match c {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        let optional = matches!(chars.peek(), Some('*' | '+' | '?' | '{'));
-        match plain {
-            Some(c) if depth == 0 && !optional => run.push(c),
-            _ => {
-                close(&mut run, run_first);
-                run_first = false;
-            }
+        let repeated = matches!(chars.peek(), Some('*' | '+' | '?' | '{'));
+        match (plain.filter(|_| depth == 0 && !repeated), runs.last_mut()) {
+            (Some(c), Some(run)) => run.push(c),
+            _ => runs.push(String::new()),
         }
     }
-    close(&mut run, run_first);
-    best
+    let lead = runs.first().cloned().unwrap_or_default();
+    (
+        runs.into_iter().max_by_key(String::len).unwrap_or_default(),
+        lead,
+    )
 }
 
 /// Dory: layers 2i and 2i + 1 of the checkpoint are layer i's attention and its MLP.

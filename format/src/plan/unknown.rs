@@ -9,7 +9,7 @@ use super::expr::Value;
 use super::left::{Left, unfit, unfit_shape};
 use super::load::named;
 use super::puts::is_float;
-use super::{Experts, Inventory, Options, Pack, Part, Plain, Plan, Put, natural};
+use super::{Experts, Inventory, Options, Pack, Part, Plain, Plan, Put, TensorInfo, natural};
 use crate::{Invalid, Result};
 
 /// Plans a checkpoint of an unknown type; `what` says what is unknown, in words.
@@ -18,13 +18,10 @@ pub(super) fn plan(what: &str, inventory: &Inventory, options: &Options<'_>) -> 
     plan.notes.push(format!(
         "{what} is not known: every bf16 matrix is packed under its own name, none merged"
     ));
-    let mut names: Vec<&String> = inventory.keys().collect();
-    names.sort_by(|a, b| natural::compare(a, b));
+    let mut tensors: Vec<(&String, &TensorInfo)> = inventory.iter().collect();
+    tensors.sort_by(|(a, _), (b, _)| natural::compare(a, b));
     let mut taken: HashSet<String> = HashSet::new();
-    for name in names {
-        let Some(info) = inventory.get(name) else {
-            continue;
-        };
+    for (name, info) in tensors {
         let value =
             Value::src(name, info.dtype, &info.shape).map_err(|fault| named(fault, name))?;
         if name
