@@ -1,6 +1,6 @@
 //! A checkpoint as a model's publisher saved it: which files hold it, and the tensors in them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::error::{Error, Invalid, Result};
 use crate::file::read_small;
 use crate::index::{INDEX_NAME, Index};
-use crate::json::read_config;
+use crate::json::{found, read_config};
 use crate::manifest::MANIFEST_NAME;
 use crate::plan::{Inventory, TensorInfo};
 use crate::weights::{Weights, WeightsFile};
@@ -105,7 +105,7 @@ fn config(path: &Path) -> Result<Value> {
     match read_config(&text) {
         Ok(value) if value.is_object() => Ok(value),
         Ok(_) => Err(invalid("another value".to_owned()).into()),
-        Err(error) => Err(invalid(error.to_string()).into()),
+        Err(error) => Err(invalid(found(&error)).into()),
     }
 }
 
@@ -139,7 +139,8 @@ fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     if index.is_none() {
         check_counts(dir, &chosen)?;
     }
-    let ignored: Vec<&String> = weights.into_iter().filter(|name| !chosen.contains(name)).collect();
+    let read: HashSet<&String> = chosen.iter().collect();
+    let ignored: Vec<&String> = weights.into_iter().filter(|name| !read.contains(name)).collect();
     let mut notes = Vec::new();
     if !ignored.is_empty() {
         let bytes = |name: &String| fs::metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
@@ -195,11 +196,15 @@ fn check_counts(dir: &Path, names: &[String]) -> Result<()> {
     }
     let errors = series.into_iter().filter_map(|((prefix, count), numbers)| {
         let total: u64 = count.parse().unwrap_or(0);
-        (numbers.len() as u64 != total).then(|| {
+        // Some publishers count from 0.
+        let first = numbers.first().copied().unwrap_or(1).min(1);
+        let missing: Vec<u64> =
+            (first..first.saturating_add(total)).filter(|number| !numbers.contains(number)).take(8).collect();
+        (!missing.is_empty() || numbers.len() as u64 != total).then(|| {
             Error::from(Invalid {
                 file: Some(dir.to_owned()),
                 expected: format!("the {total} files `{prefix}-*-of-{count}{EXTENSION}`"),
-                found: format!("{} of them, and no index", numbers.len()),
+                found: format!("{} of them, without {missing:?}, and no index", numbers.len()),
                 hint: Some("fetch the checkpoint again: it is incomplete".to_owned()),
                 ..Invalid::default()
             })
@@ -212,11 +217,16 @@ fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
     let mut errors = Vec::new();
     let mut files = Vec::new();
     let root = Root::new(dir)?;
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for file in selection.index.iter().flat_map(HashMap::values) {
+        *counts.entry(file).or_default() += 1;
+    }
     for name in &selection.names {
         match root.check(name).and_then(|()| WeightsFile::open(dir, name)) {
             Ok((file, _)) => files.push(file),
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                errors.push(missing_file(dir, name, selection.index.as_ref()).into());
+                let tensors = counts.get(name.as_str()).copied().unwrap_or_default();
+                errors.push(missing_file(dir, name, tensors).into());
             }
             Err(error) => errors.push(error),
         }
@@ -235,11 +245,10 @@ fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
     }
 }
 
-fn missing_file(dir: &Path, name: &str, index: Option<&HashMap<String, String>>) -> Invalid {
-    let tensors = index.map_or(0, |index| index.values().filter(|file| *file == name).count());
+fn missing_file(dir: &Path, name: &str, tensors: usize) -> Invalid {
     Invalid {
         file: Some(dir.join(name)),
-        expected: format!("a shard with {tensors} tensors, as `{INDEX_NAME}` has it"),
+        expected: format!("a shard with {tensors} of the tensors in `{INDEX_NAME}`"),
         found: "no such file".to_owned(),
         hint: Some("fetch the checkpoint again: the download is incomplete".to_owned()),
         ..Invalid::default()
@@ -301,21 +310,28 @@ fn beside_index(index: &HashMap<String, String>, files: &[WeightsFile]) -> Vec<S
 /// No tensor is in two files.
 fn check_twice(dir: &Path, files: &[WeightsFile]) -> Result<()> {
     let mut seen: HashMap<&str, &str> = HashMap::new();
-    let mut errors = Vec::new();
+    // Two splits of one model share every tensor: one error for two files, not for each tensor.
+    let mut shared: BTreeMap<(&str, &str), (&str, usize)> = BTreeMap::new();
     for file in files {
         for tensor in &file.header.tensors {
             if let Some(first) = seen.insert(&tensor.name, &file.name) {
-                errors.push(Error::from(Invalid {
-                    file: Some(dir.to_owned()),
-                    tensor: Some(tensor.name.clone()),
-                    expected: "a tensor in one file".to_owned(),
-                    found: format!("one in `{first}` and one in `{}`", file.name),
-                    hint: Some(format!("remove the files that do not belong, or add the `{INDEX_NAME}` that names those that do")),
-                }));
+                shared.entry((first, &file.name)).or_insert((&tensor.name, 0)).1 += 1;
             }
         }
     }
-    Error::all(errors)
+    let hint =
+        format!("remove the files that do not belong, or add the `{INDEX_NAME}` that names those that do");
+    let errors = shared.into_iter().map(|((first, second), (tensor, count))| {
+        let others = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
+        Error::from(Invalid {
+            file: Some(dir.to_owned()),
+            tensor: Some(tensor.to_owned()),
+            expected: "a tensor in one file".to_owned(),
+            found: format!("one in `{first}` and one in `{second}`{others}"),
+            hint: Some(hint.clone()),
+        })
+    });
+    Error::all(errors.collect())
 }
 
 /// A checkpoint's folder, links resolved, to hold its files' links to.
@@ -343,13 +359,15 @@ impl Root {
             let blobs = resolved.parent()?;
             let repo = blobs.parent()?;
             let cached = repo.file_name()?.to_str()?.starts_with("models--");
-            let own = self.resolved.parent().and_then(Path::parent) == Some(repo);
+            let snapshots = self.resolved.parent()?;
+            let own = snapshots.file_name()? == "snapshots" && snapshots.parent() == Some(repo);
             (blobs.file_name()? == "blobs" && (cached || own)).then_some(())
         };
         resolved.starts_with(&self.resolved) || blob().is_some()
     }
 
-    fn check(&self, name: &str) -> Result<()> {
+    /// Holds a file to be the checkpoint's own.
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
         let path = self.dir.join(name);
         // What is not there, or dangles, has a message of its own once it is opened.
         let Ok(resolved) = fs::canonicalize(&path) else { return Ok(()) };

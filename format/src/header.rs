@@ -12,7 +12,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::error::{Error, Invalid, Result};
 use crate::file::File;
-use crate::json::Members;
+use crate::json::{Members, reason};
 
 /// Bytes of the longest header that is read: the limit of the safetensors library.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -174,19 +174,28 @@ fn invalid(path: &Path, expected: impl Into<String>, found: impl Into<String>, h
 }
 
 /// What a file that starts so is, where it stands in a safetensors file's place; and what to do.
-fn placeholder(start: &[u8]) -> Option<(&'static str, &'static str)> {
-    let text = start.trim_ascii_start().to_ascii_lowercase();
-    if start.is_empty() {
-        Some(("an empty file", "fetch the file again"))
-    } else if text.starts_with(b"version https://git-lfs") {
-        Some(("a Git LFS pointer", "fetch the file itself with `git lfs pull` or `hf download`"))
-    } else if text.starts_with(b"<!doctype") || text.starts_with(b"<html") {
-        Some(("an HTML page", "fetch the file again: a login or error page was saved in its place"))
-    } else if start.iter().all(|&byte| byte == 0) {
-        Some(("zeros", "fetch the file again: space was set aside for it, and never filled"))
+fn placeholder(start: &[u8]) -> Option<(String, &'static str)> {
+    const PAGE: &str = "fetch the file again: a login or error page was saved in its place";
+    let text = start.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(start).trim_ascii_start();
+    let starts = |tag: &[u8]| text.get(..tag.len()).is_some_and(|text| text.eq_ignore_ascii_case(tag));
+    let length = &start[..start.len().min(8)];
+    let (what, hint) = if start.is_empty() {
+        ("an empty file", "fetch the file again")
+    } else if starts(b"version https://git-lfs") {
+        ("a Git LFS pointer", "fetch the file itself with `git lfs pull` or `hf download`")
+    } else if starts(b"<!doctype") || starts(b"<html") {
+        ("an HTML page", PAGE)
+    } else if length.iter().all(|&byte| byte == 0) {
+        ("zeros", "fetch the file again: space was set aside for it, and never filled")
+    } else if length.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) {
+        // Read as a header's length, eight such bytes are 10^17 and more: no file is so long.
+        let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
+        return Some((format!("text that starts with `{}`", line.trim_end().escape_debug()), PAGE));
     } else {
-        None
-    }
+        return None;
+    };
+    Some((what.to_owned(), hint))
 }
 
 #[derive(Deserialize)]
@@ -218,7 +227,7 @@ impl<'de> Deserialize<'de> for Entries {
                         return Err(Error::custom(format_args!("duplicate tensor name `{name}`")));
                     }
                     if name == METADATA_KEY {
-                        map.next_value::<Members<String>>().map_err(named)?;
+                        map.next_value::<Option<Members<String>>>().map_err(named)?;
                     } else {
                         let entry = map.next_value().map_err(named)?;
                         entries.push((name, entry));
@@ -233,18 +242,21 @@ impl<'de> Deserialize<'de> for Entries {
 
 /// Reads a header's text, and holds its tensors to the `data_bytes` of the file.
 fn parse(text: &[u8], data_offset: u64, data_bytes: u64) -> std::result::Result<Header, Vec<Invalid>> {
-    let Entries(entries) = serde_json::from_slice(text).map_err(|error| {
-        // The whole header is one line as a rule: say where in it, in bytes.
-        let lines = text.split_inclusive(|&byte| byte == b'\n');
-        let before: usize = lines.take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
-        let offset = before + error.column().saturating_sub(1);
-        let reason = error.to_string();
-        let reason = reason.split(" at line ").next().unwrap_or(&reason);
+    let wrong = |reason: String, offset: usize| {
         vec![Invalid {
             expected: "a JSON object of tensors".to_owned(),
             found: format!("{reason}, at byte {offset} of the header"),
             ..Invalid::default()
         }]
+    };
+    // The JSON reader skips strings that nobody asks for without looking at them.
+    let text = std::str::from_utf8(text)
+        .map_err(|error| wrong("bytes that are no UTF-8".to_owned(), error.valid_up_to()))?;
+    let Entries(entries) = serde_json::from_str(text).map_err(|error| {
+        // The whole header is one line as a rule: say where in it, in bytes.
+        let lines = text.split_inclusive('\n');
+        let before: usize = lines.take(error.line().saturating_sub(1)).map(str::len).sum();
+        wrong(reason(&error), before + error.column().saturating_sub(1))
     })?;
     let mut problems = Vec::new();
     let mut tensors = Vec::with_capacity(entries.len());
@@ -288,16 +300,18 @@ fn check_ranges(tensors: &[Tensor], data_bytes: u64) -> Option<Invalid> {
     let mut last: Option<&Tensor> = None;
     for tensor in tensors {
         let end = last.map_or(0, |last| last.end);
-        let before = last.map_or("the start of the data".to_owned(), |last| {
-            format!("`{}` [{}, {})", last.name, last.begin, last.end)
-        });
-        let here = format!("[{}, {})", tensor.begin, tensor.end);
+        let before = || {
+            last.map_or("the start of the data".to_owned(), |last| {
+                format!("`{}` [{}, {})", last.name, last.begin, last.end)
+            })
+        };
+        let here = || format!("[{}, {})", tensor.begin, tensor.end);
         let problem = |expected: String, found: String, hint: Option<&str>| {
             let (tensor, hint) = (Some(tensor.name.clone()), hint.map(str::to_owned));
             Some(Invalid { file: None, tensor, expected, found, hint })
         };
         if tensor.end > data_bytes {
-            let found = format!("{data_bytes} bytes on disk: {here} is the first tensor past the end");
+            let found = format!("{data_bytes} bytes on disk: {} is the first tensor past the end", here());
             let declared = tensors.iter().map(|tensor| tensor.end).max().unwrap_or(0);
             let hint = Some("fetch the file again: it is incomplete");
             return problem(format!("the {declared} bytes of data that the header declares"), found, hint);
@@ -306,20 +320,20 @@ fn check_ranges(tensors: &[Tensor], data_bytes: u64) -> Option<Invalid> {
         {
             return problem(
                 "bytes of its own".to_owned(),
-                format!("{here}, the same range as {before}"),
+                format!("{}, the same range as {}", here(), before()),
                 None,
             );
         }
         if tensor.begin < end {
             return problem(
                 format!("bytes from {end} on"),
-                format!("{here}, an overlap with {before}"),
+                format!("{}, an overlap with {}", here(), before()),
                 None,
             );
         }
         if tensor.begin > end {
             let gap = tensor.begin - end;
-            let found = format!("{here}, an unused gap of {gap} bytes after {before}");
+            let found = format!("{}, an unused gap of {gap} bytes after {}", here(), before());
             return problem(format!("bytes from {end} on"), found, None);
         }
         last = Some(tensor);

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::error::{Invalid, Result};
 use crate::file::read_small;
-use crate::json::{Members, to_python};
+use crate::json::{Members, check_keys, found, to_python};
 
 /// The index's name in a checkpoint.
 pub const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -53,9 +53,9 @@ impl Index {
             found,
             ..Invalid::default()
         };
-        let text: Text = serde_json::from_slice(&text).map_err(|error| {
-            invalid("an index with a `weight_map` of tensors and files", error.to_string())
-        })?;
+        let text: Text = check_keys(&text)
+            .and_then(|()| serde_json::from_slice(&text))
+            .map_err(|error| invalid("an index with a `weight_map` of tensors and files", found(&error)))?;
         let total: Option<Total> = text.metadata.and_then(|text| serde_json::from_str(text.get()).ok());
         let weight_map = text.weight_map.0;
         if let Some((_, file)) = weight_map.iter().find(|(_, file)| !is_inside(file)) {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter};
@@ -55,6 +55,77 @@ impl<V: Serialize> Serialize for Members<V> {
             map.serialize_entry(key, value)?;
         }
         map.end()
+    }
+}
+
+/// What is wrong with a text, in words and with its line and column.
+pub(crate) fn found(error: &serde_json::Error) -> String {
+    if error.is_data() { error.to_string() } else { format!("invalid JSON: {error}") }
+}
+
+/// As [`found`], without the place: for callers who name a better one.
+pub(crate) fn reason(error: &serde_json::Error) -> String {
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let found = found(error);
+    found.strip_suffix(&place).unwrap_or(&found).to_owned()
+}
+
+/// Holds every object of a JSON text to have no key twice (`docs/format.md`, section 7, rule 8).
+///
+/// # Errors
+/// The first key that is there twice, or what else `serde_json` says of the text.
+pub fn check_keys(text: &[u8]) -> serde_json::Result<()> {
+    serde_json::from_slice::<OnceEach>(text).map(drop)
+}
+
+/// Any JSON value whose objects have no key twice.
+struct OnceEach;
+
+impl<'de> Deserialize<'de> for OnceEach {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = OnceEach;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<OnceEach, E> {
+                Ok(OnceEach)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<OnceEach, E> {
+                Ok(OnceEach)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<OnceEach, E> {
+                Ok(OnceEach)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<OnceEach, E> {
+                Ok(OnceEach)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<OnceEach, E> {
+                Ok(OnceEach)
+            }
+
+            fn visit_unit<E>(self) -> Result<OnceEach, E> {
+                Ok(OnceEach)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<OnceEach, A::Error> {
+                while items.next_element::<OnceEach>()?.is_some() {}
+                Ok(OnceEach)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OnceEach, A::Error> {
+                let map = serde::de::value::MapAccessDeserializer::new(map);
+                Members::<OnceEach>::deserialize(map).map(|_| OnceEach)
+            }
+        }
+        deserializer.deserialize_any(Any)
     }
 }
 
@@ -188,6 +259,13 @@ mod tests {
         let value = json!({"é\u{7f}🦀\n\"\\\u{1}": [], "b": {}, "c": [1, {"d": true}]});
         let expected = "{\n \"\\u00e9\\u007f\\ud83e\\udd80\\n\\\"\\\\\\u0001\": [],\n \"b\": {},\n \"c\": [\n  1,\n  {\n   \"d\": true\n  }\n ]\n}";
         assert_eq!(String::from_utf8(to_python(&value, 1)).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_key_twice_at_any_depth_is_an_error() {
+        assert!(check_keys(br#"{"a": [1, -1, 1.5, "b", true, null, {"a": {"a": 1}}]}"#).is_ok());
+        let error = check_keys(br#"{"a": [{"b": {"c": 1, "c": 1}}]}"#).unwrap_err();
+        assert!(error.to_string().contains("duplicate key `c`"), "{error}");
     }
 
     #[test]

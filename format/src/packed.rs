@@ -6,12 +6,13 @@ mod membership;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint::Root;
 use crate::error::{Error, Invalid, Result};
 use crate::finding::{Finding, Level, Rule};
 use crate::header::Header;
 use crate::index::{INDEX_NAME, Index};
 use crate::layout::{Buffer, Layout};
-use crate::manifest::{MANIFEST_NAME, Manifest, PackEntry, ReadManifest, buffer_name};
+use crate::manifest::{Format, MANIFEST_NAME, Manifest, PackEntry, ReadManifest, buffer_name};
 use crate::step::Grid;
 use crate::weights::{Location, Weights, WeightsFile};
 
@@ -125,9 +126,8 @@ impl Packed {
                 if self.weights.find(&buffer).is_none() && !bad.excuses(&buffer) {
                     damage(manifest_path(), &buffer, "the buffer of a pack", "no such tensor");
                 }
-                if !buffers.insert(buffer.clone()) {
-                    damage(manifest_path(), &buffer, "a buffer of one pack", "a name that two packs have");
-                }
+                // No two packs' buffers can have one name.
+                buffers.insert(buffer);
             }
         }
         let plain: HashSet<&str> = self.plain().map(|(name, _)| name.as_str()).collect();
@@ -211,8 +211,19 @@ impl Packed {
 }
 
 fn open_manifest(dir: &Path, findings: &mut Vec<Finding>) -> Result<Option<Manifest>> {
+    let io = |source| Error::Io { action: "open", path: dir.to_owned(), source };
     let path = dir.join(MANIFEST_NAME);
-    if !std::fs::exists(&path).map_err(|source| Error::Io { action: "open", path: path.clone(), source })? {
+    if !std::fs::metadata(dir).map_err(io)?.is_dir() {
+        return Err(Invalid {
+            file: Some(dir.to_owned()),
+            expected: "the folder of a packed checkpoint".to_owned(),
+            found: "a file".to_owned(),
+            ..Invalid::default()
+        }
+        .into());
+    }
+    // A link that dangles is there, and is damage.
+    if std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Err(Invalid {
             file: Some(dir.to_owned()),
             expected: "a packed checkpoint".to_owned(),
@@ -236,7 +247,24 @@ fn open_manifest(dir: &Path, findings: &mut Vec<Finding>) -> Result<Option<Manif
         };
         findings.push(Finding { level, rule: Rule::Manifest, what });
     }
+    findings.extend(check_format(&path, &read.manifest));
     Ok(Some(read.manifest))
+}
+
+/// Section 1: the format's name follows from what is inside.
+fn check_format(path: &Path, manifest: &Manifest) -> Option<Finding> {
+    let experts = manifest.packs.iter().any(|(_, entry)| entry.experts.is_some());
+    let format = Format::of(manifest.layout, experts);
+    let inside = if experts { "with experts' weights" } else { "without experts' weights" };
+    (manifest.format != format).then(|| {
+        let what = Invalid {
+            file: Some(path.to_owned()),
+            expected: format!("`format` to be {}, of packs in `{}` {inside}", format.name(), manifest.layout),
+            found: manifest.format.name().to_owned(),
+            ..Invalid::default()
+        };
+        Finding::damage(Rule::Manifest, what)
+    })
 }
 
 /// Turns what is wrong with a file into findings; what could not be looked at stays an error.
@@ -311,14 +339,19 @@ fn open_files(dir: &Path, findings: &mut Vec<Finding>) -> Result<(Vec<WeightsFil
     };
     let mut files = Vec::new();
     let mut unread = HashSet::new();
+    let root = Root::new(dir)?;
     for name in names {
-        match WeightsFile::open(dir, name) {
+        if name.contains('/') {
+            findings.push(files_damage("shards in the folder itself", &format!("`{name}`")));
+        }
+        let opened = root.check(name).map_err(|error| (error, Rule::Files));
+        match opened.and_then(|()| WeightsFile::open(dir, name).map_err(|error| (error, Rule::Header))) {
             Ok((file, text)) => {
                 check_canonical(&file, &text, findings);
                 files.push(file);
             }
-            Err(error) => {
-                gather(error, Rule::Header, findings)?;
+            Err((error, rule)) => {
+                gather(error, rule, findings)?;
                 unread.insert(name);
             }
         }
@@ -382,7 +415,11 @@ fn check_index(
         let found = holders.get(tensor.as_str()).map_or(&[][..], Vec::as_slice);
         if !found.contains(&file.as_str()) {
             let expected = format!("it in `{file}`");
-            damage(dir.join(INDEX_NAME), Some(tensor), expected, format!("it in {found:?}"), Level::Damage);
+            let found = match found {
+                [] => "it in no shard".to_owned(),
+                _ => format!("it in `{}`", found.join("`, `")),
+            };
+            damage(dir.join(INDEX_NAME), Some(tensor), expected, found, Level::Damage);
         }
     }
     let total: u64 = files.iter().map(|file| file.header.data_bytes()).sum();

@@ -10,7 +10,7 @@ use super::{ExpertsEntry, Format, Manifest, PackEntry, PackedTensor, Source, Ver
 use crate::digest::Digest;
 use crate::error::{Error, Invalid, Result};
 use crate::file::read_small;
-use crate::json::Members;
+use crate::json::{Members, found, reason};
 use crate::layout::{Coding, Layout, mma, mma12};
 
 /// Bytes of the longest manifest that is read.
@@ -64,11 +64,7 @@ impl Reader<'_> {
     }
 
     fn value<T: DeserializeOwned>(&self, at: &str, text: &RawValue, expected: &str) -> Result<T> {
-        serde_json::from_str(text.get()).map_err(|error| {
-            let reason = error.to_string();
-            let reason = reason.split(" at line ").next().unwrap_or(&reason);
-            self.invalid(at, expected, reason)
-        })
+        serde_json::from_str(text.get()).map_err(|error| self.invalid(at, expected, reason(&error)))
     }
 
     fn object(&self, at: String, text: &RawValue) -> Result<Object> {
@@ -94,8 +90,8 @@ impl Reader<'_> {
     }
 
     fn manifest(&mut self, text: &[u8]) -> Result<Manifest> {
-        let text: Box<RawValue> = serde_json::from_slice(text)
-            .map_err(|error| self.invalid("", "a JSON object", error.to_string()))?;
+        let text: Box<RawValue> =
+            serde_json::from_slice(text).map_err(|error| self.invalid("", "a JSON object", found(&error)))?;
         let mut top = self.object(String::new(), &text)?;
         let format = self.format(&mut top)?;
         let glyd: String = self.take(&mut top, "glyd", "a version")?;
@@ -111,11 +107,7 @@ impl Reader<'_> {
         if tensors.is_none() && (format == Format::V3 || glyd >= Version([0, 25, 0])) {
             return Err(self.invalid("tensors", "there in this version", "no such key"));
         }
-        let packs = packs.0.into_iter().map(|(name, entry)| {
-            let entry = self.pack(&name, &entry, layout)?;
-            Ok((name, entry))
-        });
-        let packs = packs.collect::<Result<_>>()?;
+        let packs = self.packs(packs, layout)?;
         Ok(Manifest { format, glyd, source, layout, packs, tensors })
     }
 
@@ -148,6 +140,18 @@ impl Reader<'_> {
         let revision = self.take(&mut object, "revision", "a commit or null")?;
         self.end(&object);
         Ok(Source { repo, revision })
+    }
+
+    /// The entries; the error names every one that is wrong.
+    fn packs(&mut self, packs: Members<Box<RawValue>>, layout: Layout) -> Result<Vec<(String, PackEntry)>> {
+        let (mut entries, mut errors) = (Vec::new(), Vec::new());
+        for (name, entry) in packs.0 {
+            match self.pack(&name, &entry, layout) {
+                Ok(entry) => entries.push((name, entry)),
+                Err(error) => errors.push(error),
+            }
+        }
+        Error::all(errors).map(|()| entries)
     }
 
     fn pack(&mut self, name: &str, text: &RawValue, layout: Layout) -> Result<PackEntry> {

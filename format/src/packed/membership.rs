@@ -9,7 +9,7 @@ use crate::manifest::{Manifest, PackEntry, PackedTensor};
 use crate::plan::MERGED_GROUPS;
 use crate::step::Grid;
 
-/// Holds every pack's tensors to its name and shape, and each tensor to one pack.
+/// Holds every pack's tensors to its name and shape, and each tensor to one pack, or to be saved as it is.
 pub(super) fn check(path: &Path, manifest: &Manifest, findings: &mut Vec<Finding>) {
     let mut damage = |name: &str, expected: String, found: String| {
         let (file, tensor) = (Some(path.to_owned()), Some(name.to_owned()));
@@ -29,6 +29,15 @@ pub(super) fn check(path: &Path, manifest: &Manifest, findings: &mut Vec<Finding
                     format!("one of `{owner}` and of `{name}`"),
                 );
             }
+        }
+    }
+    for (name, _) in manifest.tensors.iter().flatten() {
+        if let Some(owner) = owners.get(name.as_str()) {
+            damage(
+                name,
+                "a tensor in a pack, or saved as it is".to_owned(),
+                format!("one of the pack `{owner}` that is saved as it is too"),
+            );
         }
     }
 }
