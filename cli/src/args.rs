@@ -151,7 +151,14 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        let good = [("1", 1), ("5GB", 5_000_000_000), ("5 gb", 5_000_000_000), ("2GiB", 2 << 30), ("1.5kB", 1500), ("0.5KiB", 512)];
+        let good = [
+            ("1", 1),
+            ("5GB", 5_000_000_000),
+            ("5 gb", 5_000_000_000),
+            ("2GiB", 2 << 30),
+            ("1.5kB", 1500),
+            ("0.5KiB", 512),
+        ];
         for (text, bytes) in good {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }

@@ -33,7 +33,8 @@ const CONFIG: &str = r#"{
 "#;
 
 pub(crate) fn run(args: &Demo) -> Result<Status, Failure> {
-    let temporary = tempfile::tempdir().map_err(|source| io("make a temporary folder in", &std::env::temp_dir(), source))?;
+    let temporary = tempfile::tempdir()
+        .map_err(|source| io("make a temporary folder in", &std::env::temp_dir(), source))?;
     let dir = match &args.keep {
         Some(dir) => {
             new_folder(dir)?;
@@ -78,7 +79,10 @@ fn new_folder(dir: &Path) -> Result<(), Failure> {
     let mut entries = fs::read_dir(dir).map_err(|source| io("list", dir, source))?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => Err(Failure::Usage(format!("`{}` is not empty: --keep takes a new or empty folder", dir.display()))),
+        Some(_) => Err(Failure::Usage(format!(
+            "`{}` is not empty: --keep takes a new or empty folder",
+            dir.display()
+        ))),
     }
 }
 
@@ -164,7 +168,8 @@ fn tensors() -> Vec<(String, Vec<u64>)> {
     for layer in 0..LAYERS {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         tensors.extend(linears.map(|(linear, rows, columns)| (name(linear), vec![rows, columns])));
-        tensors.extend(["input_layernorm", "post_attention_layernorm"].map(|norm| (name(norm), vec![HIDDEN])));
+        tensors
+            .extend(["input_layernorm", "post_attention_layernorm"].map(|norm| (name(norm), vec![HIDDEN])));
     }
     tensors
 }
@@ -174,7 +179,12 @@ fn tensors() -> Vec<(String, Vec<u64>)> {
 fn weights(seed: u64, count: u64, fan_in: Option<u64>) -> impl Iterator<Item = u8> {
     (0..count).flat_map(move |at| {
         let random = mix((seed << 40).wrapping_add(at));
-        let quarter = |part: u32| i32::from(u16::from_le_bytes([(random >> (16 * part)).to_le_bytes()[0], (random >> (16 * part)).to_le_bytes()[1]]));
+        let quarter = |part: u32| {
+            i32::from(u16::from_le_bytes([
+                (random >> (16 * part)).to_le_bytes()[0],
+                (random >> (16 * part)).to_le_bytes()[1],
+            ]))
+        };
         // Of deviation 37837: four uniform numbers of 16 bits.
         let sum = quarter(0) + quarter(1) + quarter(2) + quarter(3) - 131_070;
         #[expect(clippy::cast_precision_loss, reason = "18 bits fit a float's 24")]

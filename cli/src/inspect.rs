@@ -6,7 +6,7 @@ use glyd_format::finding::Finding;
 use glyd_format::layout::BASE_BYTES;
 use glyd_format::manifest::{MANIFEST_NAME, PackEntry, Version};
 use glyd_format::packed::Opened;
-use glyd_format::{Buffer, Checkpoint, Coding, Layout, Packed};
+use glyd_format::{Checkpoint, Coding, Layout, Packed};
 use glyd_packers::{Options, SHARD_BYTES, Summary};
 use serde_json::{Value, json};
 
@@ -76,17 +76,26 @@ fn source_text(summary: &Summary, dir: &Path) -> String {
     let mut text = format!("`{}`: not packed; `glyd pack` would save\n", dir.display());
     for pack in &summary.matrices {
         let [rows, columns] = pack.shape;
-        let experts = pack.experts.map(|experts| format!(", {}", count(experts, "expert"))).unwrap_or_default();
+        let experts =
+            pack.experts.map(|experts| format!(", {}", count(experts, "expert"))).unwrap_or_default();
         text.push_str(&format!("  packed  {} {rows} x {columns}{experts}\n", pack.pack));
         if pack.tensors.len() > 1 {
             pack.tensors.iter().for_each(|tensor| text.push_str(&format!("            {tensor}\n")));
         }
     }
     for left in &summary.left {
-        text.push_str(&format!("  as is   {} {} {:?} ({})\n", left.tensor, left.dtype, left.shape, left.reason));
+        text.push_str(&format!(
+            "  as is   {} {} {:?} ({})\n",
+            left.tensor, left.dtype, left.shape, left.reason
+        ));
     }
     for dropped in &summary.dropped {
-        text.push_str(&format!("  dropped {} {} ({})\n", dropped.tensor, bytes(dropped.bytes), dropped.reason));
+        text.push_str(&format!(
+            "  dropped {} {} ({})\n",
+            dropped.tensor,
+            bytes(dropped.bytes),
+            dropped.reason
+        ));
     }
     summary.notes.iter().for_each(|note| text.push_str(&format!("  note    {note}\n")));
     text.push_str(&format!(
@@ -175,7 +184,9 @@ fn damaged(args: &Inspect, findings: &[Finding]) -> Result<Status, Failure> {
 /// Names and bytes of what is saved as it is.
 fn plain(packed: &Packed) -> Vec<(&str, &glyd_format::header::Tensor)> {
     let names = packed.manifest().tensors.iter().flatten();
-    names.filter_map(|(name, _)| Some((name.as_str(), packed.weights().tensor(packed.weights().find(name)?)))).collect()
+    names
+        .filter_map(|(name, _)| Some((name.as_str(), packed.weights().tensor(packed.weights().find(name)?))))
+        .collect()
 }
 
 fn packed_document(packed: &Packed, lines: &[PackLine<'_>], findings: &[Finding]) -> Value {
@@ -243,7 +254,10 @@ fn packed_text(packed: &Packed, lines: &[PackLine<'_>]) -> String {
     let name_width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(4);
     if !lines.is_empty() {
         let exceptions = if manifest.layout == Layout::Mma12 { "  exceptions" } else { "" };
-        text.push_str(&format!("{:name_width$}  {:>17}  bits a weight  bytes a step{exceptions}\n", "pack", "shape"));
+        text.push_str(&format!(
+            "{:name_width$}  {:>17}  bits a weight  bytes a step{exceptions}\n",
+            "pack", "shape"
+        ));
     }
     for line in lines {
         let [rows, columns] = line.entry.shape;

@@ -81,7 +81,8 @@ impl Meter {
 
 fn bar(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
-    let form = "{prefix} {bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+    let form =
+        "{prefix} {bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
     if let Ok(style) = ProgressStyle::with_template(form) {
         bar.set_style(style);
     }

@@ -77,9 +77,8 @@ impl Failure {
     fn status(&self) -> Status {
         match self {
             Failure::Packers(glyd_packers::Error::NothingToPack { .. }) => Status::No,
-            Failure::Packers(glyd_packers::Error::Interrupted) | Failure::Verify(glyd_verify::Error::Interrupted) => {
-                Status::Interrupted
-            }
+            Failure::Packers(glyd_packers::Error::Interrupted)
+            | Failure::Verify(glyd_verify::Error::Interrupted) => Status::Interrupted,
             _ => Status::Failed,
         }
     }
@@ -89,9 +88,9 @@ impl Failure {
         use glyd_packers::Error as Packers;
         use glyd_verify::Error as Verify;
         match self {
-            Failure::Format(error) | Failure::Packers(Packers::Source(error)) | Failure::Verify(Verify::Read(error)) => {
-                format_kind(error)
-            }
+            Failure::Format(error)
+            | Failure::Packers(Packers::Source(error))
+            | Failure::Verify(Verify::Read(error)) => format_kind(error),
             Failure::Packers(Packers::NothingToPack { .. }) => "nothing-to-pack",
             Failure::Packers(Packers::Output { .. }) => "output",
             Failure::Packers(Packers::Mismatch { .. }) => "defect",
@@ -106,7 +105,9 @@ impl Failure {
         use glyd_packers::Error as Packers;
         use glyd_verify::Error as Verify;
         match self {
-            Failure::Format(error) | Failure::Packers(Packers::Source(error)) | Failure::Verify(Verify::Read(error)) => {
+            Failure::Format(error)
+            | Failure::Packers(Packers::Source(error))
+            | Failure::Verify(Verify::Read(error)) => {
                 format_errors(error).into_iter().map(|error| chain(error)).collect()
             }
             Failure::Packers(error) => vec![chain(error)],
@@ -120,10 +121,14 @@ impl Failure {
         use glyd_packers::Error as Packers;
         use glyd_verify::Error as Verify;
         match self {
-            Failure::Format(error) | Failure::Packers(Packers::Source(error)) | Failure::Verify(Verify::Read(error)) => {
-                format_errors(error).into_iter().map(detail).collect()
-            }
-            _ => self.lines().into_iter().map(|message| json!({ "kind": self.kind(), "message": message })).collect(),
+            Failure::Format(error)
+            | Failure::Packers(Packers::Source(error))
+            | Failure::Verify(Verify::Read(error)) => format_errors(error).into_iter().map(detail).collect(),
+            _ => self
+                .lines()
+                .into_iter()
+                .map(|message| json!({ "kind": self.kind(), "message": message }))
+                .collect(),
         }
     }
 }
@@ -176,7 +181,8 @@ pub(crate) fn fail(command: &str, json: bool, failure: &Failure) -> Status {
     }
     let lines = failure.lines();
     if json && !matches!(failure, Failure::Stdout(_)) {
-        let error = json!({ "kind": failure.kind(), "message": lines.join("\n"), "errors": failure.details() });
+        let error =
+            json!({ "kind": failure.kind(), "message": lines.join("\n"), "errors": failure.details() });
         let document = json!({ "schema": SCHEMA, "command": command, "error": error });
         if let Err(error) = print_json(&document) {
             say(&format!("glyd: cannot write to stdout: {error}"));

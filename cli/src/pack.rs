@@ -176,10 +176,17 @@ fn text(summary: &Summary, args: &Pack, seconds: f64) -> String {
         becomes.unwrap_or_default(),
         bits.unwrap_or_default()
     ));
-    lines.push(format!("  as is    {}: {}", count(summary.plain_tensors, "tensor"), bytes(summary.bytes.plain)));
+    lines.push(format!(
+        "  as is    {}: {}",
+        count(summary.plain_tensors, "tensor"),
+        bytes(summary.bytes.plain)
+    ));
     lines.extend(left_lines(summary));
     if summary.cast_tensors > 0 {
-        lines.push(format!("  cast     {} to bf16: bits were lost, as --cast asks", count(summary.cast_tensors, "tensor")));
+        lines.push(format!(
+            "  cast     {} to bf16: bits were lost, as --cast asks",
+            count(summary.cast_tensors, "tensor")
+        ));
     }
     if summary.widened_tensors > 0 {
         let widened = count(summary.widened_tensors, "tensor");
@@ -216,7 +223,9 @@ fn left_lines(summary: &Summary) -> Vec<String> {
     reasons.sort_by_key(|(_, _, total)| std::cmp::Reverse(*total));
     let lines = reasons.iter().take(LIST_LINES);
     let mut lines: Vec<String> = lines
-        .map(|(reason, tensors, total)| format!("             {}: {} ({reason})", count(*tensors, "tensor"), bytes(*total)))
+        .map(|(reason, tensors, total)| {
+            format!("             {}: {} ({reason})", count(*tensors, "tensor"), bytes(*total))
+        })
         .collect();
     if reasons.len() > LIST_LINES {
         lines.push(format!("             and {} more reasons: see --json", reasons.len() - LIST_LINES));

@@ -1,6 +1,8 @@
 //! Recipes packed, and every file held to the sha256 of the one that the reference implementation
 //! writes. `fixtures/README.md` says where they come from, and how more of them are run.
 
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test may fail, and says what it skips")]
+
 use std::path::{Path, PathBuf};
 
 use glyd_fixtures::Recipe;
@@ -118,7 +120,7 @@ fn check(recipe: &Recipe) -> Vec<String> {
     for (variant, expected) in &recipe.expected {
         match packed(recipe, variant, 2, dir.path()) {
             Ok((out, _)) => {
-                failures.extend(differences(&out, expected).into_iter().map(|what| failed(variant, what)))
+                failures.extend(differences(&out, expected).into_iter().map(|what| failed(variant, what)));
             }
             Err(message) => failures.push(failed(variant, message)),
         }
