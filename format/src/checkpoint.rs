@@ -36,6 +36,8 @@ struct Selection {
     names: Vec<String>,
     /// Each tensor's file, where there is an index.
     index: Option<HashMap<String, String>>,
+    /// The bytes of data that the index declares, where it does.
+    declared_bytes: Option<u64>,
     notes: Vec<String>,
 }
 
@@ -121,8 +123,10 @@ fn list(dir: &Path) -> Result<BTreeSet<String>> {
 fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     let weights: Vec<&String> =
         names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.')).collect();
+    let mut declared_bytes = None;
     let (chosen, index) = if names.contains(INDEX_NAME) {
         let index = Index::read(&dir.join(INDEX_NAME))?;
+        declared_bytes = index.total_bytes;
         let files: BTreeSet<String> = index.weight_map.iter().map(|(_, file)| file.clone()).collect();
         (files.into_iter().collect(), Some(index.weight_map.into_iter().collect()))
     } else if names.contains(SINGLE_NAME) {
@@ -153,7 +157,7 @@ fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
         };
         notes.push(format!("not read, since {by}: {}", named.join(", ")));
     }
-    Ok(Selection { names: chosen, index, notes })
+    Ok(Selection { names: chosen, index, declared_bytes, notes })
 }
 
 fn no_weights(dir: &Path, names: &BTreeSet<String>, empty_index: bool) -> Error {
@@ -236,7 +240,10 @@ fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
         Some(index) => {
             check_index(dir, index, &files)?;
             selection.notes.extend(beside_index(index, &files));
-            Ok(Weights::new(files, |file, tensor| index.get(tensor).is_some_and(|named| named == file)))
+            let weights =
+                Weights::new(files, |file, tensor| index.get(tensor).is_some_and(|named| named == file));
+            selection.notes.extend(wrong_total(selection.declared_bytes, &weights));
+            Ok(weights)
         }
         None => {
             check_twice(dir, &files)?;
@@ -288,23 +295,32 @@ fn check_index(dir: &Path, index: &HashMap<String, String>, files: &[WeightsFile
 
 /// What the index's shards hold that the index does not ask of them.
 fn beside_index(index: &HashMap<String, String>, files: &[WeightsFile]) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut beside: BTreeMap<(&str, Option<&String>), Vec<&str>> = BTreeMap::new();
     for file in files {
         for tensor in &file.header.tensors {
-            match index.get(&tensor.name) {
-                Some(named) if *named == file.name => {}
-                Some(named) => notes.push(format!(
-                    "`{}`: the copy of `{}` is left alone: the index has it in `{named}`",
-                    file.name, tensor.name
-                )),
-                None => notes.push(format!(
-                    "`{}`: `{}` is not read: the index does not name it",
-                    file.name, tensor.name
-                )),
+            let named = index.get(&tensor.name);
+            if named != Some(&file.name) {
+                beside.entry((&file.name, named)).or_default().push(&tensor.name);
             }
         }
     }
-    notes
+    let note = |((file, named), mut tensors): ((&str, Option<&String>), Vec<&str>)| {
+        tensors.sort_unstable();
+        let tensors = tensors.join("`, `");
+        match named {
+            Some(named) => format!("`{file}`: left alone, since the index has it in `{named}`: `{tensors}`"),
+            None => format!("`{file}`: not read, since the index does not name it: `{tensors}`"),
+        }
+    };
+    beside.into_iter().map(note).collect()
+}
+
+/// Says so where an index declares other bytes than its tensors have: the headers are believed.
+fn wrong_total(declared: Option<u64>, weights: &Weights) -> Option<String> {
+    let places = weights.names().filter_map(|name| weights.find(name));
+    let bytes: u64 = places.map(|at| weights.tensor(at).bytes()).sum();
+    let declared = declared.filter(|&declared| declared != bytes)?;
+    Some(format!("`{INDEX_NAME}` declares {declared} bytes of tensors, which have {bytes}"))
 }
 
 /// No tensor is in two files.
