@@ -1,5 +1,7 @@
 //! A checkpoint as a model's publisher saved it: which files hold it, and the tensors in them.
 
+mod root;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use crate::json::{found, read_config};
 use crate::manifest::MANIFEST_NAME;
 use crate::plan::{Inventory, TensorInfo};
 use crate::weights::{Weights, WeightsFile};
+
+pub use root::Root;
 
 const CONFIG_NAME: &str = "config.json";
 const SINGLE_NAME: &str = "model.safetensors";
@@ -143,21 +147,22 @@ fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     if index.is_none() {
         check_counts(dir, &chosen)?;
     }
-    let read: HashSet<&String> = chosen.iter().collect();
-    let ignored: Vec<&String> = weights.into_iter().filter(|name| !read.contains(name)).collect();
-    let mut notes = Vec::new();
-    if !ignored.is_empty() {
-        let bytes = |name: &String| fs::metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
-        let named: Vec<String> =
-            ignored.iter().map(|name| format!("`{name}` ({} bytes)", bytes(name))).collect();
-        let by = if index.is_some() {
-            format!("the index `{INDEX_NAME}` does not name them")
-        } else {
-            format!("`{}` holds the checkpoint", chosen[0])
-        };
-        notes.push(format!("not read, since {by}: {}", named.join(", ")));
-    }
+    let notes = ignored(dir, &weights, &chosen, index.is_some()).into_iter().collect();
     Ok(Selection { names: chosen, index, declared_bytes, notes })
+}
+
+/// Names the files of weights that are not read.
+fn ignored(dir: &Path, weights: &[&String], chosen: &[String], by_index: bool) -> Option<String> {
+    let read: HashSet<&String> = chosen.iter().collect();
+    let bytes = |name: &str| fs::metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
+    let ignored = weights.iter().filter(|name| !read.contains(**name));
+    let named: Vec<String> = ignored.map(|name| format!("`{name}` ({} bytes)", bytes(name))).collect();
+    let by = match chosen {
+        _ if by_index => format!("the index `{INDEX_NAME}` does not name them"),
+        [name, ..] => format!("`{name}` holds the checkpoint"),
+        [] => return None,
+    };
+    (!named.is_empty()).then(|| format!("not read, since {by}: {}", named.join(", ")))
 }
 
 fn no_weights(dir: &Path, names: &BTreeSet<String>, empty_index: bool) -> Error {
@@ -348,55 +353,4 @@ fn check_twice(dir: &Path, files: &[WeightsFile]) -> Result<()> {
         })
     });
     Error::all(errors.collect())
-}
-
-/// A checkpoint's folder, links resolved, to hold its files' links to.
-#[derive(Debug)]
-pub struct Root {
-    dir: PathBuf,
-    resolved: PathBuf,
-}
-
-impl Root {
-    /// The root of the checkpoint in `dir`.
-    ///
-    /// # Errors
-    /// Where `dir` cannot be resolved.
-    pub fn new(dir: &Path) -> Result<Root> {
-        let io = |source| Error::Io { action: "open", path: dir.to_owned(), source };
-        Ok(Root { dir: dir.to_owned(), resolved: fs::canonicalize(dir).map_err(io)? })
-    }
-
-    /// Whether a file, links resolved, is the checkpoint's own: below its folder, or a blob of the
-    /// Hugging Face cache, whose snapshots are links into their repository's blobs.
-    #[must_use]
-    pub fn holds(&self, resolved: &Path) -> bool {
-        let blob = || {
-            let blobs = resolved.parent()?;
-            let repo = blobs.parent()?;
-            let cached = repo.file_name()?.to_str()?.starts_with("models--");
-            let snapshots = self.resolved.parent()?;
-            let own = snapshots.file_name()? == "snapshots" && snapshots.parent() == Some(repo);
-            (blobs.file_name()? == "blobs" && (cached || own)).then_some(())
-        };
-        resolved.starts_with(&self.resolved) || blob().is_some()
-    }
-
-    /// Holds a file to be the checkpoint's own.
-    pub(crate) fn check(&self, name: &str) -> Result<()> {
-        let path = self.dir.join(name);
-        // What is not there, or dangles, has a message of its own once it is opened.
-        let Ok(resolved) = fs::canonicalize(&path) else { return Ok(()) };
-        if self.holds(&resolved) {
-            return Ok(());
-        }
-        Err(Invalid {
-            file: Some(path),
-            expected: "a file inside the checkpoint".to_owned(),
-            found: format!("a link to `{}`", resolved.display()),
-            hint: Some("put the file itself there, or name the folder that holds it".to_owned()),
-            ..Invalid::default()
-        }
-        .into())
-    }
 }
