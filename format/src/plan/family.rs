@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::config::{count, look};
+use super::config::{count, exactly};
 use super::rules::Rule;
 use super::table::{Family, RuleText, Table, TieText, table};
 use super::tree::{Kid, Node, Plug, parse};
@@ -137,8 +137,9 @@ impl<'a> Parts<'a> {
             };
             if let Some(plug) = kid.node.plug.clone() {
                 let config = format!("{}{}", here.config, plug.config);
+                // A flat config's own type is no sub-model's.
                 let asked =
-                    look(self.config, &format!("{config}.model_type")).and_then(Value::as_str);
+                    exactly(self.config, &format!("{config}.model_type")).and_then(Value::as_str);
                 if let Some(kind) = asked.filter(|kind| *kind != plug.usual) {
                     if here.depth >= MAX_PLUG_DEPTH {
                         return Err(format!("sub-models nested too deep at `{config}`"));

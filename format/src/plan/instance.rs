@@ -213,7 +213,7 @@ impl Search<'_> {
                 &mut tally.absent
             }) += 1;
         } else if !there && !leaf.optional {
-            self.fault(join(path, &leaf.name));
+            self.fault(&join(path, &leaf.name));
         }
     }
 
@@ -239,8 +239,8 @@ impl Search<'_> {
     fn elements(&mut self, path: &str, from: u64, to: u64) {
         match to.checked_sub(from) {
             None | Some(0) => {}
-            Some(1) => self.fault(format!("{path}.{from}")),
-            Some(_) => self.fault(format!("{path}.{from}` to `{path}.{}", to - 1)),
+            Some(1) => self.fault(&format!("{path}.{from}")),
+            Some(_) => self.fault(&format!("{path}.{from}` to `{path}.{}", to - 1)),
         }
     }
 
@@ -262,9 +262,9 @@ impl Search<'_> {
         }
     }
 
-    fn fault(&mut self, name: String) {
-        if !self.incomplete.contains(&name) {
-            self.out.faults.push(missing(&name, self.class));
+    fn fault(&mut self, name: &str) {
+        if !self.incomplete.contains(name) {
+            self.out.faults.push(missing(name, self.class));
         }
     }
 }

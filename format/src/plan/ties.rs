@@ -117,7 +117,7 @@ fn pairs(model: &Model<'_>, values: &Values) -> Result<Vec<(String, String)>> {
 fn copy(values: &mut Values, from: usize, to: &str) {
     let value = values.at(from).value.clone();
     // Its name is not among the values: every caller looked.
-    let _ = values.add(to.to_owned(), value);
+    let _ = values.add(to, value);
 }
 
 fn equal(a: &Value, b: &Value, options: &mut Options<'_>) -> Result<bool> {
