@@ -2,7 +2,11 @@
 //!
 //! The recipes are read from the folder that `GLYD_RECIPES` names; without it there is nothing to test.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "functions that the tests share")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "functions that the tests share"
+)]
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
