@@ -2,6 +2,12 @@
 //!
 //! The recipes are read from the folder that `GLYD_RECIPES` names; without it there is nothing to test.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "functions that the tests share"
+)]
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,6 +108,10 @@ fn without_infinity(text: &str) -> String {
 
 impl Recipe {
     fn plan(&self, merge: bool) -> Result<Plan> {
+        self.plan_with(merge, CAST.contains(&self.name.as_str()))
+    }
+
+    fn plan_with(&self, merge: bool, cast: bool) -> Result<Plan> {
         let seed = |value: &Value| {
             value
                 .expr
@@ -109,7 +119,6 @@ impl Recipe {
                 .and_then(|name| self.seeds.get(name))
         };
         let mut same = |a: &Value, b: &Value| Ok(seed(a).is_some() && seed(a) == seed(b));
-        let cast = CAST.contains(&self.name.as_str());
         let mut options = Options {
             merge,
             cast,
@@ -265,6 +274,43 @@ fn gives_every_pack_the_shape_of_its_tensors() {
                     .iter()
                     .all(|part| part.shape == part.value.shape)
             );
+        }
+    }
+}
+
+#[test]
+fn keeps_fp32_where_the_class_does() {
+    for recipe in recipes() {
+        let plain = |name: &str, cast: bool| {
+            let plan = recipe.plan_with(true, cast).unwrap();
+            let mut plain = plan.puts.into_iter().filter_map(|put| {
+                if let Put::Plain(plain) = put {
+                    Some(plain)
+                } else {
+                    None
+                }
+            });
+            plain.find(|plain| plain.name == name)
+        };
+        match recipe.name.as_str() {
+            "edge-dtypes-fp32-kept" => {
+                let router = plain("model.layers.1.mlp.gate.weight", false).unwrap();
+                assert_eq!(
+                    (router.dtype, router.value.dtype),
+                    (Dtype::F32, Dtype::BF16)
+                );
+            }
+            "edge-fp32-linear" => {
+                let name = "model.layers.0.mlp.gate.wg.weight";
+                assert!(plain(name, true).is_none(), "a matrix to pack is cast");
+                assert_eq!(plain(name, false).unwrap().dtype, Dtype::F32);
+            }
+            "edge-scalar-buffers" => {
+                let name = "backbone.layers.0.mixer.A_log";
+                assert_eq!(plain(name, true).unwrap().dtype, Dtype::BF16);
+                assert_eq!(plain(name, false).unwrap().dtype, Dtype::F32);
+            }
+            _ => {}
         }
     }
 }

@@ -1,5 +1,7 @@
 //! How long a plan of a large mixture of experts takes.
 
+#![expect(clippy::print_stdout, reason = "the time is what it tells")]
+
 use std::collections::BTreeSet;
 use std::time::Instant;
 

@@ -17,11 +17,13 @@ pub(super) fn look<'a>(config: &'a Value, path: &str) -> Option<&'a Value> {
     } else {
         path
     };
-    let mut at = config;
-    for part in path.split('.') {
-        at = at.get(part)?;
-    }
-    Some(at).filter(|value| !value.is_null())
+    exactly(config, path)
+}
+
+/// As [`look`], of a config that is not flat.
+pub(super) fn exactly<'a>(config: &'a Value, path: &str) -> Option<&'a Value> {
+    let field = path.split('.').try_fold(config, |at, part| at.get(part))?;
+    Some(field).filter(|value| !value.is_null())
 }
 
 /// A count above 0 at a dotted path.

@@ -77,12 +77,12 @@ impl Work<'_> {
                 let all = items.into_iter().flat_map(|(_, values)| values).collect();
                 to_first(Value::cat(*dim, all)?)
             }
-            Op::Chunk(dim) => self.chunk(*dim, one(items)?),
-            Op::Split(dim) => self.split(*dim, one(items)?),
+            Op::Chunk(dim) => self.chunk(*dim, &one(items)?),
+            Op::Split(dim) => self.split(*dim, &one(items)?),
             Op::Transpose(a, b, look_first) => self.transpose([*a, *b], *look_first, one(items)?),
             Op::Interleave(dim) => to_first(one(items)?.interleave(*dim)?),
             Op::Rope(part, names) => self.rope(part, names.as_deref(), items),
-            Op::ErnieExperts => self.ernie_experts(items),
+            Op::ErnieExperts => self.ernie_experts(&items),
             Op::UnpadVocab => self.unpad(one(items)?),
             Op::Dequantize if items.len() == 1 => to_first(one(items)?),
             Op::Dequantize => Err(fault(
@@ -97,16 +97,16 @@ impl Work<'_> {
     }
 
     /// Equal parts, the last ones smaller where it does not divide.
-    fn chunk(&mut self, dim: usize, value: Value) -> Result<Items, Invalid> {
+    fn chunk(&mut self, dim: usize, value: &Value) -> Result<Items, Invalid> {
         let targets = self.rule.targets.len() as u64;
-        let size = *value.shape.get(dim).ok_or_else(|| lacks(dim, &value))?;
+        let size = *value.shape.get(dim).ok_or_else(|| lacks(dim, value))?;
         let step = size.div_ceil(targets.max(1));
         let sizes = (0..targets).map(|i| step.min(size.saturating_sub(i.saturating_mul(step))));
-        self.parts(dim, &value, sizes.collect())
+        self.parts(dim, value, sizes.collect())
     }
 
     /// Parts of the sizes the config gives the targets.
-    fn split(&mut self, dim: usize, value: Value) -> Result<Items, Invalid> {
+    fn split(&mut self, dim: usize, value: &Value) -> Result<Items, Invalid> {
         let target = self.rule.targets.first().map_or("", String::as_str);
         let mut sizes = Vec::new();
         for other in &self.rule.targets {
@@ -119,7 +119,7 @@ impl Work<'_> {
                 )
             })?);
         }
-        self.parts(dim, &value, sizes)
+        self.parts(dim, value, sizes)
     }
 
     fn parts(&mut self, dim: usize, value: &Value, sizes: Vec<u64>) -> Result<Items, Invalid> {
@@ -186,12 +186,12 @@ impl Work<'_> {
     }
 
     /// A target each of equal runs of the experts: the text model's, then the vision tower's.
-    fn ernie_experts(&self, items: Items) -> Result<Items, Invalid> {
+    fn ernie_experts(&self, items: &[(Of, Vec<Value>)]) -> Result<Items, Invalid> {
         let targets = self.rule.targets.len();
         let mut out = Items::new();
         for target in 0..targets {
             let mut parts = Vec::new();
-            for (_, values) in &items {
+            for (_, values) in items {
                 let run = values.len().div_ceil(targets.max(1));
                 let experts = values
                     .iter()

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::config::{count, look};
+use super::config::{count, exactly};
 use super::rules::Rule;
 use super::table::{Family, RuleText, Table, TieText, table};
 use super::tree::{Kid, Node, Plug, parse};
@@ -137,8 +137,9 @@ impl<'a> Parts<'a> {
             };
             if let Some(plug) = kid.node.plug.clone() {
                 let config = format!("{}{}", here.config, plug.config);
+                // A flat config's own type is no sub-model's.
                 let asked =
-                    look(self.config, &format!("{config}.model_type")).and_then(Value::as_str);
+                    exactly(self.config, &format!("{config}.model_type")).and_then(Value::as_str);
                 if let Some(kind) = asked.filter(|kind| *kind != plug.usual) {
                     if here.depth >= MAX_PLUG_DEPTH {
                         return Err(format!("sub-models nested too deep at `{config}`"));
@@ -180,19 +181,12 @@ impl<'a> Parts<'a> {
             tree.kid(own).ok_or_else(unknown)?.node.clone()
         };
 
-        let scope = path.strip_prefix(self.prefix).unwrap_or(path);
-        let scope = scope.strip_prefix('.').unwrap_or(scope);
-        self.rules
-            .retain(|(_, of)| !of.as_deref().is_some_and(|of| inside(of, scope)));
         let list = if plug.causal_lm {
             family.conv
         } else {
             family.base_conv
         };
-        for rule in conversions(self.table, list) {
-            self.rules
-                .push((rule, Some(join(scope, rule.scope.as_deref().unwrap_or("")))));
-        }
+        self.put_rules_in(conversions(self.table, list), path);
         self.counts
             .retain(|(of, _)| of == path || !inside(of, path));
         for (of, field) in &family.counts {
@@ -207,6 +201,18 @@ impl<'a> Parts<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Puts a sub-model's conversions in the place of those for the usual one.
+    fn put_rules_in(&mut self, rules: &'static [RuleText], path: &str) {
+        let scope = path.strip_prefix(self.prefix).unwrap_or(path);
+        let scope = scope.strip_prefix('.').unwrap_or(scope);
+        self.rules
+            .retain(|(_, of)| !of.as_deref().is_some_and(|of| inside(of, scope)));
+        for rule in rules {
+            self.rules
+                .push((rule, Some(join(scope, rule.scope.as_deref().unwrap_or("")))));
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::complete::missing;
 use super::natural::{index, without_indexes};
-use super::tree::{Kind, Leaf, Node};
+use super::tree::{Kid, Kind, Leaf, Node};
 use super::values::Values;
 use crate::{Error, Invalid, Result};
 
@@ -88,17 +88,7 @@ impl<'t> Module<'t> {
             } else {
                 format!("{path}.{name}")
             };
-            let places = node
-                .kids
-                .iter()
-                .enumerate()
-                .filter(|(_, kid)| node.elements(name).any(|e| std::ptr::eq(e, *kid)));
-            let mut first = None;
-            let fits = places.into_iter().find(|(place, kid)| {
-                first.get_or_insert(*place);
-                inner.iter().all(|(rest, _)| kid.node.leaf(rest).is_some())
-            });
-            let Some((place, kid)) = fits else {
+            let Some((rank, kid)) = kind_of(node, name, &inner) else {
                 return Err(Error::from(Invalid {
                     tensor: Some(at),
                     expected: "an element of one kind".to_owned(),
@@ -106,8 +96,6 @@ impl<'t> Module<'t> {
                     ..Invalid::default()
                 }));
             };
-            // A list's elements go by number, whatever their kinds.
-            let rank = first.unwrap_or(place);
             let number = if kid.name == name {
                 0
             } else {
@@ -144,6 +132,16 @@ impl<'t> Module<'t> {
             .find(|tensor| tensor.leaf.name == name)
             .copied()
     }
+}
+
+/// The child of a node that an element with these tensors is of, and its list's place among the
+/// children: elements go by number, whatever their kinds.
+fn kind_of<'t>(node: &'t Node, name: &str, inner: &[(&str, usize)]) -> Option<(usize, &'t Kid)> {
+    let mut candidates = node.elements(name).peekable();
+    let first = *candidates.peek()?;
+    let rank = node.kids.iter().position(|kid| std::ptr::eq(kid, first))?;
+    let kid = candidates.find(|kid| inner.iter().all(|(rest, _)| kid.node.leaf(rest).is_some()))?;
+    Some((rank, kid))
 }
 
 /// What a model lacks.
@@ -213,7 +211,7 @@ impl Search<'_> {
                 &mut tally.absent
             }) += 1;
         } else if !there && !leaf.optional {
-            self.fault(join(path, &leaf.name));
+            self.fault(&join(path, &leaf.name));
         }
     }
 
@@ -239,8 +237,8 @@ impl Search<'_> {
     fn elements(&mut self, path: &str, from: u64, to: u64) {
         match to.checked_sub(from) {
             None | Some(0) => {}
-            Some(1) => self.fault(format!("{path}.{from}")),
-            Some(_) => self.fault(format!("{path}.{from}` to `{path}.{}", to - 1)),
+            Some(1) => self.fault(&format!("{path}.{from}")),
+            Some(_) => self.fault(&format!("{path}.{from}` to `{path}.{}", to - 1)),
         }
     }
 
@@ -262,9 +260,9 @@ impl Search<'_> {
         }
     }
 
-    fn fault(&mut self, name: String) {
-        if !self.incomplete.contains(&name) {
-            self.out.faults.push(missing(&name, self.class));
+    fn fault(&mut self, name: &str) {
+        if !self.incomplete.contains(name) {
+            self.out.faults.push(missing(name, self.class));
         }
     }
 }

@@ -50,9 +50,9 @@ const COLUMNS: u64 = 16;
 
 /// Why a matrix of this shape does not pack (`docs/format.md`, section 2); none where it does.
 pub(super) fn unfit(rows: u64, columns: u64) -> Option<Left> {
-    if rows == 0 || rows % ROWS != 0 {
+    if rows == 0 || !rows.is_multiple_of(ROWS) {
         Some(Left::Rows(rows))
-    } else if columns == 0 || columns % COLUMNS != 0 {
+    } else if columns == 0 || !columns.is_multiple_of(COLUMNS) {
         Some(Left::Columns(columns))
     } else {
         None

@@ -136,7 +136,7 @@ impl Gathered {
 impl Loaded {
     fn add_plain(&mut self, group: Gathered) {
         if let Some(part) = group.parts.into_iter().flatten().next() {
-            self.add(group.name, part.value);
+            self.add(&group.name, part.value);
         }
     }
 
@@ -182,19 +182,17 @@ impl Loaded {
             let target = rule.text.targets.get(target).map_or("", String::as_str);
             let name = format!("{before}{target}{after}");
             if model.tree.leaf(&name).is_some() {
-                self.add(name, value);
+                self.add(&name, value);
             } else {
                 self.drop_whole(&value, not_held(&model.tree, &name));
             }
         }
     }
 
-    fn add(&mut self, name: String, value: Value) {
-        let reason = match self.values.add(name, value.clone()) {
-            Ok(_) => return,
-            Err(held) => format!("the model's `{}` is made of others", held.name),
-        };
-        self.drop_whole(&value, reason);
+    fn add(&mut self, name: &str, value: Value) {
+        if let Some(value) = self.values.add(name, value) {
+            self.drop_whole(&value, format!("the model's `{name}` is made of others"));
+        }
     }
 
     fn drop_whole(&mut self, value: &Value, reason: String) {

@@ -1,9 +1,9 @@
 //! What is saved, packed, merged and stacked, and in which order: from the config and the tensors'
 //! names, dtypes and shapes alone.
 //!
-//! `docs/families.md` has the rules and the table's schema. In the order in which they run: [`family`]
-//! finds the model type, [`load`] gives each name of the checkpoint the model's, [`ties`] ties,
-//! [`instance`] is the model's tree over what is there, [`puts`] is the save.
+//! `docs/families.md` has the rules and the table's schema. In the order in which they run: `family`
+//! finds the model type, `load` gives each name of the checkpoint the model's, `ties` ties,
+//! `instance` is the model's tree over what is there, `puts` is the save.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +24,7 @@ mod linears;
 mod load;
 mod natural;
 mod notes;
+mod ops;
 mod puts;
 mod rules;
 mod table;

@@ -74,7 +74,7 @@ pub(super) fn without_indexes(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn sorted<'a>(mut names: Vec<&'a str>) -> Vec<&'a str> {
+    fn sorted(mut names: Vec<&str>) -> Vec<&str> {
         names.sort_by(|a, b| compare(a, b));
         names
     }

@@ -83,7 +83,7 @@ impl<'a> Saver<'a> {
         if let Some(weight) = module.tensor("weight") {
             match module.kind() {
                 Kind::Linear if self.unpackable(module, weight).is_none() => {
-                    self.pack(&[module])?
+                    self.pack(&[module])?;
                 }
                 Kind::Embedding if self.in_place(weight) => return self.embedding(module, weight),
                 _ => {}

@@ -267,3 +267,116 @@ fn fault(name: &str, cause: &fancy_regex::Error) -> Error {
         ..Invalid::default()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rule(text: serde_json::Value, scope: Option<&str>) -> Rule {
+        let text: RuleText = serde_json::from_value(text).unwrap();
+        Rule::new(Box::leak(Box::new(text)), scope, "model").unwrap()
+    }
+
+    fn renamed(rule: &mut Rule, name: &str) -> Option<String> {
+        rule.rename(name).unwrap().map(|renamed| renamed.name)
+    }
+
+    #[test]
+    fn replaces_a_match_where_it_matched() {
+        let mut norm = rule(json!({"s": ["(?<!_)norm\\."], "t": ["ln."]}), None);
+        assert_eq!(
+            renamed(&mut norm, "q_norm.norm.weight").as_deref(),
+            Some("q_norm.ln.weight")
+        );
+        assert_eq!(renamed(&mut norm, "q_norm.weight"), None);
+    }
+
+    #[test]
+    fn ends_a_pattern_where_a_word_ends() {
+        let mut layers = rule(json!({"s": ["layer"], "t": ["layers"]}), None);
+        assert_eq!(renamed(&mut layers, "layer.1").as_deref(), Some("layers.1"));
+        assert_eq!(renamed(&mut layers, "layers.1"), None);
+    }
+
+    #[test]
+    fn prefers_longer_sources_and_says_which() {
+        let mut rule = rule(json!({"s": ["gate", "gate.weight"], "t": ["g"]}), None);
+        let found = rule.rename("a.gate.weight").unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.source), ("a.g", 1));
+    }
+
+    #[test]
+    fn takes_one_part_for_a_star() {
+        let mut experts = rule(
+            json!({"s": ["experts.*.up.weight", "experts.*.gate.weight"], "t": ["experts.both"]}),
+            None,
+        );
+        let found = experts.rename("m.experts.12.gate.weight").unwrap().unwrap();
+        assert_eq!(
+            (found.name.as_str(), found.source, found.star.as_deref()),
+            ("m.experts.both", 1, Some("12"))
+        );
+        assert_eq!(found.around, ["m.".to_owned(), String::new()]);
+        assert_eq!(renamed(&mut experts, "m.experts.1.2.gate.weight"), None);
+    }
+
+    #[test]
+    fn sees_only_names_of_its_scope() {
+        let mut scoped = rule(json!({"s": ["^a"], "t": ["b"]}), Some("tower"));
+        assert_eq!(
+            renamed(&mut scoped, "model.tower.a.w").as_deref(),
+            Some("model.tower.b.w")
+        );
+        assert_eq!(
+            renamed(&mut scoped, "tower.a.w").as_deref(),
+            Some("tower.b.w")
+        );
+        assert_eq!(renamed(&mut scoped, "a.w"), None);
+    }
+
+    #[test]
+    fn keeps_groups_and_adds_to_numbers() {
+        let mut group = rule(json!({"s": ["(a|b)\\.x"], "t": ["y.\\1"]}), None);
+        assert_eq!(renamed(&mut group, "m.b.x").as_deref(), Some("m.y.b"));
+        let mut offset = rule(
+            json!({"s": ["q\\.(\\d+)"], "t": ["l.\\1"], "kind": "offset", "offset": 1}),
+            None,
+        );
+        assert_eq!(renamed(&mut offset, "q.9").as_deref(), Some("l.10"));
+        assert_eq!(renamed(&mut offset, "q.\u{665}"), None);
+    }
+
+    #[test]
+    fn starts_a_group_with_its_first_source() {
+        let mut pairs = rule(
+            json!({"s": ["n0", "n1"], "t": ["n1", "n2"], "kind": "group"}),
+            None,
+        );
+        assert_eq!(renamed(&mut pairs, "n1"), None);
+        assert_eq!(renamed(&mut pairs, "n0").as_deref(), Some("n1"));
+        assert_eq!(renamed(&mut pairs, "n1").as_deref(), Some("n2"));
+    }
+
+    #[test]
+    fn halves_layers() {
+        let mut halves = rule(
+            json!({"s": ["layers\\.(\\d+)"], "t": ["layers.\\1"], "kind": "pair"}),
+            None,
+        );
+        assert_eq!(
+            renamed(&mut halves, "m.layers.4.mixer.q.weight").as_deref(),
+            Some("m.layers.2.self_attn.q.weight")
+        );
+        assert_eq!(
+            renamed(&mut halves, "m.layers.5.mixer.up.weight").as_deref(),
+            Some("m.layers.2.mlp.up.weight")
+        );
+        assert_eq!(
+            renamed(&mut halves, "m.layers.5.mlp_alpha").as_deref(),
+            Some("m.layers.2.lambda_2")
+        );
+        assert_eq!(renamed(&mut halves, "m.layers.x.mixer"), None);
+    }
+}

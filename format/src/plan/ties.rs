@@ -117,7 +117,7 @@ fn pairs(model: &Model<'_>, values: &Values) -> Result<Vec<(String, String)>> {
 fn copy(values: &mut Values, from: usize, to: &str) {
     let value = values.at(from).value.clone();
     // Its name is not among the values: every caller looked.
-    let _ = values.add(to.to_owned(), value);
+    let _ = values.add(to, value);
 }
 
 fn equal(a: &Value, b: &Value, options: &mut Options<'_>) -> Result<bool> {
@@ -172,6 +172,16 @@ fn plain(pattern: &str) -> bool {
         .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.')
 }
 
+/// A tie's pattern, of a name's start.
+fn starting(pattern: &str) -> Result<Regex> {
+    let compiled = Regex::new(&format!("^(?:{pattern})"));
+    Ok(compiled.map_err(|cause| Invalid {
+        expected: "a tie's pattern".to_owned(),
+        found: format!("`{pattern}`: {cause}"),
+        ..Invalid::default()
+    })?)
+}
+
 /// Two patterns of many tensors: a name that one of them matches is tied to the one with what the
 /// patterns begin with exchanged.
 fn matching(
@@ -194,16 +204,9 @@ fn matching(
             .unwrap_or_default()
     };
     let (target_head, source_head) = (head(target), head(source));
-    let compiled = |pattern: &str| {
-        Regex::new(&format!("^(?:{pattern})")).map_err(|cause| Invalid {
-            expected: "a tie's pattern".to_owned(),
-            found: format!("`{pattern}`: {cause}"),
-            ..Invalid::default()
-        })
-    };
     let sides = [
-        (compiled(target)?, &target_head),
-        (compiled(source)?, &source_head),
+        (starting(target)?, &target_head),
+        (starting(source)?, &source_head),
     ];
     let mut out = Vec::new();
     for held in values.iter() {

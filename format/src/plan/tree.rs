@@ -184,9 +184,9 @@ pub(super) fn parse(text: &str) -> Result<Node, String> {
         if word.contains('=') && !word.contains(':') {
             let kid = module(word, opens)?;
             if opens {
-                open.push(kid)
+                open.push(kid);
             } else {
-                parent.kids.push(kid)
+                parent.kids.push(kid);
             }
         } else if opens {
             open.push(module(word, true)?);
@@ -285,7 +285,7 @@ fn set_flag(flags: &mut Flags, flag: &str) -> Option<()> {
                 flags.experts = Some(Experts {
                     transposed: flag == "XT",
                     count: None,
-                })
+                });
             }
             "f" => flags.fp32 = true,
             "B" => flags.buffer = true,
@@ -301,5 +301,93 @@ fn optional(name: &str) -> (&str, bool) {
     match name.strip_suffix('?') {
         Some(name) => (name, true),
         None => (name, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Node {
+        parse("model{embed=E{weight extra} layers{*{attn{q=Lb k=Lo scale?:B,f} experts?{w:XT,E=n b:LAST=-1}}} tower@vision_config/lm:clip{norm=N}} head=L").unwrap()
+    }
+
+    #[test]
+    fn reads_modules_and_their_tensors() {
+        let tree = tree();
+        let bias = tree.leaf("model.layers.3.attn.q.bias").unwrap();
+        assert!(!bias.optional);
+        assert!(tree.leaf("model.layers.3.attn.k.bias").unwrap().optional);
+        let scale = &tree.leaf("model.layers.0.attn.scale").unwrap().flags;
+        assert!(scale.buffer && scale.fp32);
+        let experts = tree
+            .leaf("model.layers.0.experts.w")
+            .unwrap()
+            .flags
+            .experts
+            .clone();
+        assert_eq!(
+            experts,
+            Some(Experts {
+                transposed: true,
+                count: Some("n".to_owned())
+            })
+        );
+        assert_eq!(
+            tree.leaf("model.layers.0.experts.b").unwrap().flags.last,
+            Some(-1.0)
+        );
+        let plug = tree
+            .kid("model")
+            .unwrap()
+            .node
+            .kid("tower")
+            .unwrap()
+            .node
+            .plug
+            .clone()
+            .unwrap();
+        assert_eq!(
+            (plug.config.as_str(), plug.usual.as_str(), plug.causal_lm),
+            ("vision_config", "clip", true)
+        );
+        for absent in [
+            "head.bias",
+            "model.layers.x.attn.q.weight",
+            "model.layers.01.attn.q.weight",
+            "head",
+            "",
+            ".",
+            "head.weight.",
+        ] {
+            assert!(tree.leaf(absent).is_none(), "{absent}");
+        }
+    }
+
+    #[test]
+    fn ends_a_list_where_the_config_does() {
+        let mut tree = tree();
+        tree.set_count("model.layers", 2);
+        assert!(tree.leaf("model.layers.1.attn.q.weight").is_some());
+        assert!(tree.leaf("model.layers.2.attn.q.weight").is_none());
+        assert_eq!(
+            tree.past_end("model.layers.2.any.thing"),
+            Some(("model.layers", 2))
+        );
+        assert_eq!(tree.past_end("model.layers.1.any.thing"), None);
+    }
+
+    #[test]
+    fn looks_up_names_of_any_length() {
+        let long = "model.layers.0.".repeat(10_000);
+        assert!(tree().leaf(&long).is_none());
+        assert!(tree().past_end(&long).is_none());
+    }
+
+    #[test]
+    fn refuses_what_is_no_tree() {
+        for bad in ["a{", "a{b}}", "a=Q", "a:ZZ", "a=Lx", "a@b{}"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 }
