@@ -12,11 +12,7 @@ pub(super) fn look<'a>(config: &'a Value, path: &str) -> Option<&'a Value> {
         Some((first, _)) => !config.get(first).is_some_and(Value::is_object),
         None => false,
     };
-    let path = if flat {
-        path.rsplit('.').next().unwrap_or(path)
-    } else {
-        path
-    };
+    let path = if flat { path.rsplit('.').next().unwrap_or(path) } else { path };
     exactly(config, path)
 }
 
@@ -34,8 +30,7 @@ pub(super) fn count(config: &Value, path: &str) -> Option<u64> {
 /// The text model's config of a composite's, or the config itself.
 pub(super) fn text(config: &Value) -> &Value {
     let text = config.get("text_config");
-    text.filter(|t| t.as_object().is_some_and(|t| !t.is_empty()))
-        .unwrap_or(config)
+    text.filter(|t| t.as_object().is_some_and(|t| !t.is_empty())).unwrap_or(config)
 }
 
 #[cfg(test)]
@@ -48,10 +43,7 @@ mod tests {
         let nested = json!({"text_config": {"n": 3, "none": null}});
         assert_eq!(count(&nested, "text_config.n"), Some(3));
         assert_eq!(look(&nested, "text_config.none"), None);
-        assert_eq!(
-            count(&json!({"n": 4, "text_config": null}), "text_config.n"),
-            Some(4)
-        );
+        assert_eq!(count(&json!({"n": 4, "text_config": null}), "text_config.n"), Some(4));
         assert_eq!(count(&json!([1]), "text_config.n"), None);
         assert_eq!(count(&json!({"n": -1}), "n"), None);
     }

@@ -148,13 +148,9 @@ mod tests {
     #[test]
     fn names_sources_in_order_however_deep() {
         let src = |name: &str| Value::src(name, Dtype::BF16, &[2, 4]).unwrap();
-        let stacks =
-            [["a", "b"], ["c", "d"]].map(|names| Value::stack(0, names.map(src).to_vec()).unwrap());
+        let stacks = [["a", "b"], ["c", "d"]].map(|names| Value::stack(0, names.map(src).to_vec()).unwrap());
         let value = Value::cat(1, stacks.to_vec()).unwrap();
-        assert_eq!(
-            value.expr.sources().collect::<Vec<_>>(),
-            ["a", "b", "c", "d"]
-        );
+        assert_eq!(value.expr.sources().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         let woven = Value::queries(src("x"), src("y")).unwrap();
         assert_eq!(woven.expr.sources().collect::<Vec<_>>(), ["x", "y"]);
         assert_eq!(woven.expr.source_name(), None);

@@ -32,11 +32,7 @@ impl<'t> Module<'t> {
     /// # Errors
     /// An element of a list is of none of its kinds.
     pub(super) fn new(tree: &'t Node, values: &Values) -> Result<Self> {
-        let names = values
-            .iter()
-            .enumerate()
-            .map(|(place, held)| (held.name.as_str(), place))
-            .collect();
+        let names = values.iter().enumerate().map(|(place, held)| (held.name.as_str(), place)).collect();
         Module::build(tree, String::new(), names)
     }
 
@@ -55,11 +51,7 @@ impl<'t> Module<'t> {
                 }
                 None => {
                     if let Some(leaf) = node.own_leaf(name) {
-                        let rank = node
-                            .leaves
-                            .iter()
-                            .position(|l| std::ptr::eq(l, leaf))
-                            .unwrap_or(0);
+                        let rank = node.leaves.iter().position(|l| std::ptr::eq(l, leaf)).unwrap_or(0);
                         tensors.push((rank, index(name).unwrap_or(0), Tensor { leaf, place }));
                     }
                 }
@@ -68,12 +60,7 @@ impl<'t> Module<'t> {
         tensors.sort_by_key(|&(rank, number, _)| (rank, number));
         let tensors = tensors.into_iter().map(|(_, _, tensor)| tensor).collect();
         let kids = Module::build_kids(node, &path, groups)?;
-        Ok(Module {
-            path,
-            node,
-            tensors,
-            kids,
-        })
+        Ok(Module { path, node, tensors, kids })
     }
 
     fn build_kids(
@@ -83,11 +70,7 @@ impl<'t> Module<'t> {
     ) -> Result<Vec<(String, Module<'t>)>> {
         let mut kids: Vec<(usize, u64, String, Module<'t>)> = Vec::new();
         for (name, inner) in groups {
-            let at = if path.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{path}.{name}")
-            };
+            let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
             let Some((rank, kid)) = kind_of(node, name, &inner) else {
                 return Err(Error::from(Invalid {
                     tensor: Some(at),
@@ -96,23 +79,11 @@ impl<'t> Module<'t> {
                     ..Invalid::default()
                 }));
             };
-            let number = if kid.name == name {
-                0
-            } else {
-                index(name).unwrap_or(0)
-            };
-            kids.push((
-                rank,
-                number,
-                name.to_owned(),
-                Module::build(&kid.node, at, inner)?,
-            ));
+            let number = if kid.name == name { 0 } else { index(name).unwrap_or(0) };
+            kids.push((rank, number, name.to_owned(), Module::build(&kid.node, at, inner)?));
         }
         kids.sort_by_key(|&(rank, number, ..)| (rank, number));
-        Ok(kids
-            .into_iter()
-            .map(|(_, _, name, module)| (name, module))
-            .collect())
+        Ok(kids.into_iter().map(|(_, _, name, module)| (name, module)).collect())
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -120,17 +91,11 @@ impl<'t> Module<'t> {
     }
 
     pub(super) fn kid(&self, name: &str) -> Option<&Module<'t>> {
-        self.kids
-            .iter()
-            .find(|(kid, _)| kid == name)
-            .map(|(_, module)| module)
+        self.kids.iter().find(|(kid, _)| kid == name).map(|(_, module)| module)
     }
 
     pub(super) fn tensor(&self, name: &str) -> Option<Tensor<'t>> {
-        self.tensors
-            .iter()
-            .find(|tensor| tensor.leaf.name == name)
-            .copied()
+        self.tensors.iter().find(|tensor| tensor.leaf.name == name).copied()
     }
 }
 
@@ -165,11 +130,7 @@ pub(super) struct Tally {
 
 /// Finds what a model lacks, but for tensors that are known to be incomplete.
 pub(super) fn lacking(root: &Module<'_>, class: &str, incomplete: &HashSet<String>) -> Lacking {
-    let mut search = Search {
-        class,
-        incomplete,
-        out: Lacking::default(),
-    };
+    let mut search = Search { class, incomplete, out: Lacking::default() };
     search.module(root);
     search.out
 }
@@ -205,11 +166,7 @@ impl Search<'_> {
             let name = without_indexes(&join(path, &leaf.name));
             let tally = self.out.optional.entry(name).or_default();
             (tally.buffer, tally.optional) = (buffer, leaf.optional);
-            *(if there {
-                &mut tally.there
-            } else {
-                &mut tally.absent
-            }) += 1;
+            *(if there { &mut tally.there } else { &mut tally.absent }) += 1;
         } else if !there && !leaf.optional {
             self.fault(&join(path, &leaf.name));
         }
@@ -244,11 +201,7 @@ impl Search<'_> {
 
     /// A module that is not there at all.
     fn absent(&mut self, node: &Node, path: &str) {
-        for leaf in node
-            .leaves
-            .iter()
-            .filter(|leaf| leaf.name != "*" && !leaf.flags.buffer)
-        {
+        for leaf in node.leaves.iter().filter(|leaf| leaf.name != "*" && !leaf.flags.buffer) {
             self.leaf(leaf, path, false);
         }
         for kid in node.kids.iter().filter(|kid| !kid.optional) {
@@ -268,9 +221,5 @@ impl Search<'_> {
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}.{name}")
-    }
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

@@ -155,13 +155,8 @@ pub struct Dropped {
 /// How a checkpoint is quantized already, where its config says so: there is nothing to pack then, and
 /// [`plan`] takes the caller to have looked.
 pub fn quantized(config: &Json) -> Option<&Json> {
-    let text = config
-        .get("text_config")
-        .and_then(|text| text.get("quantization_config"));
-    config
-        .get("quantization_config")
-        .or(text)
-        .filter(|q| !q.is_null())
+    let text = config.get("text_config").and_then(|text| text.get("quantization_config"));
+    config.get("quantization_config").or(text).filter(|q| !q.is_null())
 }
 
 /// Plans what is saved of a checkpoint with this config and these tensors.
@@ -180,12 +175,7 @@ fn plan_known(
     inventory: &Inventory,
     options: &mut Options<'_>,
 ) -> Result<Plan> {
-    let load::Loaded {
-        mut values,
-        dropped,
-        mut faults,
-        incomplete,
-    } = load::load(model, inventory)?;
+    let load::Loaded { mut values, dropped, mut faults, incomplete } = load::load(model, inventory)?;
     let mut notes = Vec::new();
     let ties = ties::tie(model, &mut values, options, &mut notes)?;
     let root = instance::Module::new(&model.tree, &values)?;

@@ -24,22 +24,14 @@ impl Value {
     /// # Errors
     /// There are none, or they differ in shape or dtype, or are of too few dimensions.
     pub fn stack(dim: usize, parts: Vec<Value>) -> Made {
-        let first = parts
-            .first()
-            .ok_or_else(|| fault("tensors to stack", "none"))?;
+        let first = parts.first().ok_or_else(|| fault("tensors to stack", "none"))?;
         if dim > first.shape.len() {
-            return Err(fault(
-                &format!("at least {dim} dimensions"),
-                &shape_text(first),
-            ));
+            return Err(fault(&format!("at least {dim} dimensions"), &shape_text(first)));
         }
         for part in &parts {
             check_dtype(first, part)?;
             if part.shape != first.shape {
-                return Err(fault(
-                    &format!("every part {}", shape_text(first)),
-                    &described(part),
-                ));
+                return Err(fault(&format!("every part {}", shape_text(first)), &described(part)));
             }
         }
         let mut shape = first.shape.clone();
@@ -52,9 +44,7 @@ impl Value {
     /// # Errors
     /// There are none, or they differ in dtype or in another dimension.
     pub fn cat(dim: usize, parts: Vec<Value>) -> Made {
-        let first = parts
-            .first()
-            .ok_or_else(|| fault("tensors to put together", "none"))?;
+        let first = parts.first().ok_or_else(|| fault("tensors to put together", "none"))?;
         let mut shape = first.shape.clone();
         let mut total = 0_u64;
         for part in &parts {
@@ -83,25 +73,13 @@ impl Value {
     pub fn slice(self, dim: usize, from: u64, to: u64) -> Made {
         let size = size(&self, dim)?;
         if from > to || to > size {
-            return Err(fault(
-                &format!("at least {to} along dimension {dim}"),
-                &size.to_string(),
-            ));
+            return Err(fault(&format!("at least {to} along dimension {dim}"), &size.to_string()));
         }
         let mut shape = self.shape.clone();
         if let Some(d) = shape.get_mut(dim) {
             *d = to - from;
         }
-        made(
-            self.dtype,
-            shape,
-            Expr::Slice {
-                dim,
-                from,
-                to,
-                of: Box::new(self),
-            },
-        )
+        made(self.dtype, shape, Expr::Slice { dim, from, to, of: Box::new(self) })
     }
 
     /// Swaps dimensions `a` and `b`.
@@ -113,15 +91,7 @@ impl Value {
         size(&self, b)?;
         let mut shape = self.shape.clone();
         shape.swap(a, b);
-        made(
-            self.dtype,
-            shape,
-            Expr::Transpose {
-                a,
-                b,
-                of: Box::new(self),
-            },
-        )
+        made(self.dtype, shape, Expr::Transpose { a, b, of: Box::new(self) })
     }
 
     /// Takes the even elements of dimension `dim`, then the odd ones.
@@ -131,19 +101,9 @@ impl Value {
     pub fn interleave(self, dim: usize) -> Made {
         let size = size(&self, dim)?;
         if size % 2 != 0 {
-            return Err(fault(
-                &format!("an even number along dimension {dim}"),
-                &size.to_string(),
-            ));
+            return Err(fault(&format!("an even number along dimension {dim}"), &size.to_string()));
         }
-        made(
-            self.dtype,
-            self.shape.clone(),
-            Expr::Interleave {
-                dim,
-                of: Box::new(self),
-            },
-        )
+        made(self.dtype, self.shape.clone(), Expr::Interleave { dim, of: Box::new(self) })
     }
 
     /// Reorders the rows of each of `heads` heads: every pair's first, then every pair's second.
@@ -154,19 +114,9 @@ impl Value {
         let rows = size(&self, 0)?;
         let step = heads.checked_mul(2).filter(|&s| s > 0);
         if step.is_none_or(|s| rows % s != 0) {
-            return Err(fault(
-                &format!("rows in pairs for each of {heads} heads"),
-                &rows.to_string(),
-            ));
+            return Err(fault(&format!("rows in pairs for each of {heads} heads"), &rows.to_string()));
         }
-        made(
-            self.dtype,
-            self.shape.clone(),
-            Expr::Rope {
-                heads,
-                of: Box::new(self),
-            },
-        )
+        made(self.dtype, self.shape.clone(), Expr::Rope { heads, of: Box::new(self) })
     }
 
     /// Weaves two `[2n, width]` tensors into `[n, 4, width]`.
@@ -185,14 +135,7 @@ impl Value {
             }
         };
         let dtype = a.dtype;
-        made(
-            dtype,
-            vec![rows / 2, 4, width],
-            Expr::Queries {
-                a: Box::new(a),
-                b: Box::new(b),
-            },
-        )
+        made(dtype, vec![rows / 2, 4, width], Expr::Queries { a: Box::new(a), b: Box::new(b) })
     }
 
     /// Replaces the last element.
@@ -203,33 +146,18 @@ impl Value {
         if self.elements() == 0 {
             return Err(fault("at least one element", "none"));
         }
-        made(
-            self.dtype,
-            self.shape.clone(),
-            Expr::Last {
-                f32_bits: value.to_bits(),
-                of: Box::new(self),
-            },
-        )
+        made(self.dtype, self.shape.clone(), Expr::Last { f32_bits: value.to_bits(), of: Box::new(self) })
     }
 }
 
 fn made(dtype: Dtype, shape: Vec<u64>, expr: Expr) -> Made {
-    shape
-        .iter()
-        .try_fold(1_u64, |n, &d| n.checked_mul(d))
-        .ok_or_else(too_many)?;
+    shape.iter().try_fold(1_u64, |n, &d| n.checked_mul(d)).ok_or_else(too_many)?;
     Ok(Value { dtype, shape, expr })
 }
 
 fn size(value: &Value, dim: usize) -> Result<u64, Invalid> {
     let found = value.shape.get(dim).copied();
-    found.ok_or_else(|| {
-        fault(
-            &format!("at least {} dimensions", dim.saturating_add(1)),
-            &described(value),
-        )
-    })
+    found.ok_or_else(|| fault(&format!("at least {} dimensions", dim.saturating_add(1)), &described(value)))
 }
 
 fn check_dtype(first: &Value, part: &Value) -> Result<(), Invalid> {
@@ -259,11 +187,7 @@ fn too_many() -> Invalid {
 }
 
 fn fault(expected: &str, found: &str) -> Invalid {
-    Invalid {
-        expected: expected.to_owned(),
-        found: found.to_owned(),
-        ..Invalid::default()
-    }
+    Invalid { expected: expected.to_owned(), found: found.to_owned(), ..Invalid::default() }
 }
 
 #[cfg(test)]
@@ -276,28 +200,14 @@ mod tests {
 
     #[test]
     fn gives_every_operation_its_shape() {
-        assert_eq!(
-            Value::stack(0, vec![src(&[4, 6]); 3]).unwrap().shape,
-            [3, 4, 6]
-        );
-        assert_eq!(
-            Value::stack(2, vec![src(&[4, 6]); 3]).unwrap().shape,
-            [4, 6, 3]
-        );
-        assert_eq!(
-            Value::cat(1, vec![src(&[4, 6]), src(&[4, 2])])
-                .unwrap()
-                .shape,
-            [4, 8]
-        );
+        assert_eq!(Value::stack(0, vec![src(&[4, 6]); 3]).unwrap().shape, [3, 4, 6]);
+        assert_eq!(Value::stack(2, vec![src(&[4, 6]); 3]).unwrap().shape, [4, 6, 3]);
+        assert_eq!(Value::cat(1, vec![src(&[4, 6]), src(&[4, 2])]).unwrap().shape, [4, 8]);
         assert_eq!(src(&[4, 6]).slice(1, 2, 5).unwrap().shape, [4, 3]);
         assert_eq!(src(&[4, 6, 8]).transpose(0, 2).unwrap().shape, [8, 6, 4]);
         assert_eq!(src(&[4, 6]).interleave(1).unwrap().shape, [4, 6]);
         assert_eq!(src(&[8]).rope(2).unwrap().shape, [8]);
-        assert_eq!(
-            Value::queries(src(&[6, 5]), src(&[6, 5])).unwrap().shape,
-            [3, 4, 5]
-        );
+        assert_eq!(Value::queries(src(&[6, 5]), src(&[6, 5])).unwrap().shape, [3, 4, 5]);
         assert_eq!(src(&[5]).last(-1.0).unwrap().shape, [5]);
     }
 

@@ -162,9 +162,7 @@ impl TryFrom<(String, OpArguments)> for Op {
             "Transpose" => Op::Transpose(a.dim0, a.dim1, a.check_dims),
             "Interleave" => Op::Interleave(a.dim),
             "PermuteForRope" => Op::Rope(a.subconfig_key, a.permute_layer_names),
-            "ErnieFuseAndSplitTextVisionExperts" if (a.stack_dim, a.concat_dim) == (0, 1) => {
-                Op::ErnieExperts
-            }
+            "ErnieFuseAndSplitTextVisionExperts" if (a.stack_dim, a.concat_dim) == (0, 1) => Op::ErnieExperts,
             "Inkling2UnpadVocab" => Op::UnpadVocab,
             "Inkling2LoopDequantizeExperts" => Op::Dequantize,
             "Inkling2LoopMergeMessageQueries" => Op::Queries,
@@ -220,10 +218,7 @@ mod tests {
             for pattern in &rule.sources {
                 // What the text before a pattern's trial takes for granted.
                 let outside = pattern.split('(').next().unwrap_or_default();
-                assert!(
-                    !outside.contains('|'),
-                    "{pattern}: a choice outside of a group"
-                );
+                assert!(!outside.contains('|'), "{pattern}: a choice outside of a group");
                 assert!(
                     rule.ops.is_empty() != pattern.contains("*.") || !pattern.contains("*."),
                     "{pattern}: a list that is only renamed"
@@ -236,22 +231,13 @@ mod tests {
     fn finds_every_type_with_all_its_parts() {
         for kind in table().families.keys() {
             let config = json!({"model_type": kind});
-            let Ok(Found::Known(model)) = find(&config) else {
-                panic!("{kind}")
-            };
+            let Ok(Found::Known(model)) = find(&config) else { panic!("{kind}") };
             for TieText(_, configs, _, ties) in model.ties {
-                assert!(
-                    !configs.is_empty() && ties.values().all(Value::is_string),
-                    "{kind}"
-                );
+                assert!(!configs.is_empty() && ties.values().all(Value::is_string), "{kind}");
             }
         }
         for model in table().models.values() {
-            assert!(
-                table().tree.get(model.tree).is_some() && model.base,
-                "{}",
-                model.class
-            );
+            assert!(table().tree.get(model.tree).is_some() && model.base, "{}", model.class);
         }
     }
 }

@@ -25,10 +25,7 @@ impl Values {
             return Some(value);
         }
         self.places.insert(name.to_owned(), self.held.len());
-        self.held.push(Held {
-            name: name.to_owned(),
-            value,
-        });
+        self.held.push(Held { name: name.to_owned(), value });
         None
     }
 
