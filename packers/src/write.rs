@@ -124,9 +124,9 @@ fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, V
 }
 
 /// Copies a plain tensor, cast or widened where its plan says so, and hashes it.
-fn copy(
-    scratch: &mut Scratch<'_>,
-    plain: &Plain,
+fn copy<'a>(
+    scratch: &mut Scratch<'a>,
+    plain: &'a Plain,
     file: &OutputFile,
     offset: u64,
     progress: &dyn Progress,
@@ -153,9 +153,9 @@ fn copy(
 }
 
 /// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.
-fn pack_tile(
-    scratch: &mut Scratch<'_>,
-    target: &Target<'_>,
+fn pack_tile<'a>(
+    scratch: &mut Scratch<'a>,
+    target: &Target<'a>,
     tile: Tile,
     file: &OutputFile,
     progress: &dyn Progress,
