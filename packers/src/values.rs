@@ -54,6 +54,11 @@ impl<'a> Values<'a> {
         Values { weights, band_bytes: BAND_BYTES, band: None, uncast: Vec::new() }
     }
 
+    /// Where they are read from.
+    pub(crate) fn weights(&self) -> &'a Weights {
+        self.weights
+    }
+
     /// Fills `out` with a value's elements from `first` on, in the dtype `dtype`.
     pub(crate) fn read(&mut self, value: &'a Value, dtype: Dtype, first: u64, out: &mut [u8]) -> Result<()> {
         if value.dtype == dtype {

@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Model, bytes_of, files, holds, manifest, options, pack, packs, saved};
 use glyd_fixtures::values::values;
@@ -15,7 +16,7 @@ use glyd_fixtures::weights::{
 use glyd_format::file::File;
 use glyd_format::header::Header;
 use glyd_format::index::Index;
-use glyd_format::{Digest, Layout};
+use glyd_format::{Checkpoint, Digest, Layout, Progress};
 use glyd_packers::{Error, Options};
 
 /// A model of an unknown type with a tensor of every kind.
@@ -450,6 +451,45 @@ fn names_of_any_kind_come_through() {
     for shard_bytes in [1, 1 << 30] {
         let (_, manifest) = packs(&model, &Options { shard_bytes, ..options(Layout::Mma12) });
         assert_eq!(manifest.packs.len(), 5);
+    }
+}
+
+/// The bytes that a job says it will take, and those it tells of.
+#[derive(Default)]
+struct Told {
+    wanted: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Progress for Told {
+    fn start(&self, bytes: u64) {
+        assert_eq!(self.wanted.swap(bytes, Ordering::SeqCst), 0);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn progress_comes_to_what_it_said_it_would() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut plain = mixed();
+    // What grows is begun anew, and is told of less.
+    plain.tensors.retain(|tensor| !["c.weight", "d.weight", "e.weight"].contains(&tensor.name.as_str()));
+    let plain = plain.with("k.weight", "F32", &[64, 16], values("k.weight", "F32", &[64, 16]));
+    for (at, (model, cast)) in
+        [(Model::recipe("gpt_oss"), false), (plain.clone(), false), (plain, true)].into_iter().enumerate()
+    {
+        let source = dir.path().join(format!("in-{at}"));
+        model.write(&source);
+        for shard_bytes in [1, 10_000, 1 << 30] {
+            let told = Told::default();
+            let options = Options { shard_bytes, cast, ..options(Layout::Mma) };
+            let out = dir.path().join(format!("out-{at}-{shard_bytes}"));
+            glyd_packers::pack(&Checkpoint::open(&source).unwrap(), &out, &options, &told).unwrap();
+            assert_eq!(told.done.into_inner(), told.wanted.into_inner(), "{at}, {shard_bytes}");
+        }
     }
 }
 
