@@ -19,7 +19,7 @@ fn loops(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("loops");
     group.throughput(Throughput::Bytes(2 * weights.len() as u64));
     group.bench_function("sha256", |bencher| {
-        bencher.iter(|| Digest::of(bytemuck::cast_slice(black_box(&weights))))
+        bencher.iter(|| Digest::of(bytemuck::cast_slice(black_box(&weights))));
     });
     let mut histogram = Histogram::default();
     group.bench_function("histogram", |bencher| bencher.iter(|| histogram.add(black_box(&weights))));
