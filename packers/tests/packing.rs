@@ -80,7 +80,7 @@ fn every_dtype_is_kept_bit_for_bit() {
         // `c` has all patterns alike, and would grow.
         assert_eq!(
             summary.left.iter().find(|left| left.tensor == "c.weight").unwrap().reason,
-            "left as asked"
+            "packed, it would be larger"
         );
         assert_eq!(summary.cast_tensors + summary.widened_tensors, 0);
         assert_eq!(summary.packed_tensors + summary.plain_tensors, 16);
