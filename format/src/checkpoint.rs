@@ -1,5 +1,7 @@
 //! A checkpoint as a model's publisher saved it: which files hold it, and the tensors in them.
 
+mod root;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use crate::json::{found, read_config};
 use crate::manifest::MANIFEST_NAME;
 use crate::plan::{Inventory, TensorInfo};
 use crate::weights::{Weights, WeightsFile};
+
+pub use root::Root;
 
 const CONFIG_NAME: &str = "config.json";
 const SINGLE_NAME: &str = "model.safetensors";
@@ -36,6 +40,8 @@ struct Selection {
     names: Vec<String>,
     /// Each tensor's file, where there is an index.
     index: Option<HashMap<String, String>>,
+    /// The bytes of data that the index declares, where it does.
+    declared_bytes: Option<u64>,
     notes: Vec<String>,
 }
 
@@ -121,8 +127,10 @@ fn list(dir: &Path) -> Result<BTreeSet<String>> {
 fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     let weights: Vec<&String> =
         names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.')).collect();
+    let mut declared_bytes = None;
     let (chosen, index) = if names.contains(INDEX_NAME) {
         let index = Index::read(&dir.join(INDEX_NAME))?;
+        declared_bytes = index.total_bytes;
         let files: BTreeSet<String> = index.weight_map.iter().map(|(_, file)| file.clone()).collect();
         (files.into_iter().collect(), Some(index.weight_map.into_iter().collect()))
     } else if names.contains(SINGLE_NAME) {
@@ -139,21 +147,22 @@ fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     if index.is_none() {
         check_counts(dir, &chosen)?;
     }
+    let notes = ignored(dir, &weights, &chosen, index.is_some()).into_iter().collect();
+    Ok(Selection { names: chosen, index, declared_bytes, notes })
+}
+
+/// Names the files of weights that are not read.
+fn ignored(dir: &Path, weights: &[&String], chosen: &[String], by_index: bool) -> Option<String> {
     let read: HashSet<&String> = chosen.iter().collect();
-    let ignored: Vec<&String> = weights.into_iter().filter(|name| !read.contains(name)).collect();
-    let mut notes = Vec::new();
-    if !ignored.is_empty() {
-        let bytes = |name: &String| fs::metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
-        let named: Vec<String> =
-            ignored.iter().map(|name| format!("`{name}` ({} bytes)", bytes(name))).collect();
-        let by = if index.is_some() {
-            format!("the index `{INDEX_NAME}` does not name them")
-        } else {
-            format!("`{}` holds the checkpoint", chosen[0])
-        };
-        notes.push(format!("not read, since {by}: {}", named.join(", ")));
-    }
-    Ok(Selection { names: chosen, index, notes })
+    let bytes = |name: &str| fs::metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
+    let ignored = weights.iter().filter(|name| !read.contains(**name));
+    let named: Vec<String> = ignored.map(|name| format!("`{name}` ({} bytes)", bytes(name))).collect();
+    let by = match chosen {
+        _ if by_index => format!("the index `{INDEX_NAME}` does not name them"),
+        [name, ..] => format!("`{name}` holds the checkpoint"),
+        [] => return None,
+    };
+    (!named.is_empty()).then(|| format!("not read, since {by}: {}", named.join(", ")))
 }
 
 fn no_weights(dir: &Path, names: &BTreeSet<String>, empty_index: bool) -> Error {
@@ -236,7 +245,10 @@ fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
         Some(index) => {
             check_index(dir, index, &files)?;
             selection.notes.extend(beside_index(index, &files));
-            Ok(Weights::new(files, |file, tensor| index.get(tensor).is_some_and(|named| named == file)))
+            let weights =
+                Weights::new(files, |file, tensor| index.get(tensor).is_some_and(|named| named == file));
+            selection.notes.extend(wrong_total(selection.declared_bytes, &weights));
+            Ok(weights)
         }
         None => {
             check_twice(dir, &files)?;
@@ -288,23 +300,32 @@ fn check_index(dir: &Path, index: &HashMap<String, String>, files: &[WeightsFile
 
 /// What the index's shards hold that the index does not ask of them.
 fn beside_index(index: &HashMap<String, String>, files: &[WeightsFile]) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut beside: BTreeMap<(&str, Option<&String>), Vec<&str>> = BTreeMap::new();
     for file in files {
         for tensor in &file.header.tensors {
-            match index.get(&tensor.name) {
-                Some(named) if *named == file.name => {}
-                Some(named) => notes.push(format!(
-                    "`{}`: the copy of `{}` is left alone: the index has it in `{named}`",
-                    file.name, tensor.name
-                )),
-                None => notes.push(format!(
-                    "`{}`: `{}` is not read: the index does not name it",
-                    file.name, tensor.name
-                )),
+            let named = index.get(&tensor.name);
+            if named != Some(&file.name) {
+                beside.entry((&file.name, named)).or_default().push(&tensor.name);
             }
         }
     }
-    notes
+    let note = |((file, named), mut tensors): ((&str, Option<&String>), Vec<&str>)| {
+        tensors.sort_unstable();
+        let tensors = tensors.join("`, `");
+        match named {
+            Some(named) => format!("`{file}`: left alone, since the index has it in `{named}`: `{tensors}`"),
+            None => format!("`{file}`: not read, since the index does not name it: `{tensors}`"),
+        }
+    };
+    beside.into_iter().map(note).collect()
+}
+
+/// Says so where an index declares other bytes than its tensors have: the headers are believed.
+fn wrong_total(declared: Option<u64>, weights: &Weights) -> Option<String> {
+    let places = weights.names().filter_map(|name| weights.find(name));
+    let bytes: u64 = places.map(|at| weights.tensor(at).bytes()).sum();
+    let declared = declared.filter(|&declared| declared != bytes)?;
+    Some(format!("`{INDEX_NAME}` declares {declared} bytes of tensors, which have {bytes}"))
 }
 
 /// No tensor is in two files.
@@ -332,55 +353,4 @@ fn check_twice(dir: &Path, files: &[WeightsFile]) -> Result<()> {
         })
     });
     Error::all(errors.collect())
-}
-
-/// A checkpoint's folder, links resolved, to hold its files' links to.
-#[derive(Debug)]
-pub struct Root {
-    dir: PathBuf,
-    resolved: PathBuf,
-}
-
-impl Root {
-    /// The root of the checkpoint in `dir`.
-    ///
-    /// # Errors
-    /// Where `dir` cannot be resolved.
-    pub fn new(dir: &Path) -> Result<Root> {
-        let io = |source| Error::Io { action: "open", path: dir.to_owned(), source };
-        Ok(Root { dir: dir.to_owned(), resolved: fs::canonicalize(dir).map_err(io)? })
-    }
-
-    /// Whether a file, links resolved, is the checkpoint's own: below its folder, or a blob of the
-    /// Hugging Face cache, whose snapshots are links into their repository's blobs.
-    #[must_use]
-    pub fn holds(&self, resolved: &Path) -> bool {
-        let blob = || {
-            let blobs = resolved.parent()?;
-            let repo = blobs.parent()?;
-            let cached = repo.file_name()?.to_str()?.starts_with("models--");
-            let snapshots = self.resolved.parent()?;
-            let own = snapshots.file_name()? == "snapshots" && snapshots.parent() == Some(repo);
-            (blobs.file_name()? == "blobs" && (cached || own)).then_some(())
-        };
-        resolved.starts_with(&self.resolved) || blob().is_some()
-    }
-
-    /// Holds a file to be the checkpoint's own.
-    pub(crate) fn check(&self, name: &str) -> Result<()> {
-        let path = self.dir.join(name);
-        // What is not there, or dangles, has a message of its own once it is opened.
-        let Ok(resolved) = fs::canonicalize(&path) else { return Ok(()) };
-        if self.holds(&resolved) {
-            return Ok(());
-        }
-        Err(Invalid {
-            file: Some(path),
-            expected: "a file inside the checkpoint".to_owned(),
-            found: format!("a link to `{}`", resolved.display()),
-            hint: Some("put the file itself there, or name the folder that holds it".to_owned()),
-            ..Invalid::default()
-        }
-        .into())
-    }
 }

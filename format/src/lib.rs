@@ -18,6 +18,7 @@ pub mod manifest;
 pub mod packed;
 pub mod plan;
 pub mod progress;
+pub mod simd;
 pub mod step;
 pub mod weights;
 

@@ -1,20 +1,18 @@
 //! A packed checkpoint opened, and held to the rules that need no weights: `docs/format.md`,
 //! section 7, rules 1 to 5 and the headers' part of rule 8.
 
+mod files;
 mod membership;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::Root;
 use crate::error::{Error, Invalid, Result};
 use crate::finding::{Finding, Level, Rule};
-use crate::header::Header;
-use crate::index::{INDEX_NAME, Index};
 use crate::layout::{Buffer, Layout};
 use crate::manifest::{Format, MANIFEST_NAME, Manifest, PackEntry, ReadManifest, buffer_name};
 use crate::step::Grid;
-use crate::weights::{Location, Weights, WeightsFile};
+use crate::weights::{Location, Weights};
 
 /// The name of weights that are in one file.
 pub const SINGLE_NAME: &str = "model.safetensors";
@@ -58,7 +56,7 @@ impl Packed {
         let Some(manifest) = open_manifest(dir, &mut findings)? else {
             return Ok(Opened { packed: None, findings });
         };
-        let (files, bad) = open_files(dir, &mut findings)?;
+        let (files, bad) = files::open(dir, &mut findings)?;
         let weights = Weights::new(files, |_, _| true);
         let packed = Packed { dir: dir.to_owned(), manifest, weights };
         packed.check_coverage(&bad, &mut findings);
@@ -107,7 +105,7 @@ impl Packed {
 
     /// Rule 4: every tensor is a buffer or has a sha256, and all that are named exist. Tensors that the
     /// index has in a shard that could not be read are not missed a second time.
-    fn check_coverage(&self, bad: &Bad, findings: &mut Vec<Finding>) {
+    fn check_coverage(&self, bad: &files::Bad, findings: &mut Vec<Finding>) {
         let mut damage = |file: PathBuf, tensor: &str, expected: &str, found: &str| {
             let what = Invalid {
                 file: Some(file),
@@ -284,147 +282,4 @@ fn gather(error: Error, rule: Rule, findings: &mut Vec<Finding>) -> Result<()> {
         other => return Err(other),
     }
     Ok(())
-}
-
-/// Files that could not be read as weights, and the tensors that an index has in them.
-#[derive(Debug, Default)]
-struct Bad {
-    all: bool,
-    tensors: HashSet<String>,
-}
-
-impl Bad {
-    fn excuses(&self, tensor: &str) -> bool {
-        self.all || self.tensors.contains(tensor)
-    }
-}
-
-/// Opens `model.safetensors`, or the shards that the index names: rules 1 and 3.
-fn open_files(dir: &Path, findings: &mut Vec<Finding>) -> Result<(Vec<WeightsFile>, Bad)> {
-    let there = |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok();
-    let everything = Bad { all: true, tensors: HashSet::new() };
-    let files_damage = |expected: &str, found: &str| {
-        let what = Invalid {
-            file: Some(dir.to_owned()),
-            expected: expected.to_owned(),
-            found: found.to_owned(),
-            ..Invalid::default()
-        };
-        Finding::damage(Rule::Files, what)
-    };
-    let index = match (there(SINGLE_NAME), there(INDEX_NAME)) {
-        (true, true) => {
-            findings.push(files_damage(
-                "weights in one file, or in shards",
-                &format!("both `{SINGLE_NAME}` and `{INDEX_NAME}`"),
-            ));
-            None
-        }
-        (true, false) => None,
-        (false, true) => match Index::read(&dir.join(INDEX_NAME)) {
-            Ok(index) => Some(index),
-            Err(error) => {
-                gather(error, Rule::Index, findings)?;
-                return Ok((Vec::new(), everything));
-            }
-        },
-        (false, false) => {
-            findings.push(files_damage(&format!("`{SINGLE_NAME}` or `{INDEX_NAME}`"), "neither"));
-            return Ok((Vec::new(), everything));
-        }
-    };
-    let names: BTreeSet<&str> = match &index {
-        Some(index) => index.weight_map.iter().map(|(_, file)| file.as_str()).collect(),
-        None => BTreeSet::from([SINGLE_NAME]),
-    };
-    let mut files = Vec::new();
-    let mut unread = HashSet::new();
-    let root = Root::new(dir)?;
-    for name in names {
-        if name.contains('/') {
-            findings.push(files_damage("shards in the folder itself", &format!("`{name}`")));
-        }
-        let opened = root.check(name).map_err(|error| (error, Rule::Files));
-        match opened.and_then(|()| WeightsFile::open(dir, name).map_err(|error| (error, Rule::Header))) {
-            Ok((file, text)) => {
-                check_canonical(&file, &text, findings);
-                files.push(file);
-            }
-            Err((error, rule)) => {
-                gather(error, rule, findings)?;
-                unread.insert(name);
-            }
-        }
-    }
-    let Some(index) = &index else {
-        return Ok((files, Bad { all: !unread.is_empty(), tensors: HashSet::new() }));
-    };
-    check_index(dir, index, &files, &unread, findings);
-    let in_unread = index.weight_map.iter().filter(|(_, file)| unread.contains(file.as_str()));
-    let tensors = in_unread.map(|(tensor, _)| tensor.clone()).collect();
-    Ok((files, Bad { all: false, tensors }))
-}
-
-/// Rule 8: a header is, byte for byte, what is written for its tensors.
-fn check_canonical(file: &WeightsFile, text: &[u8], findings: &mut Vec<Finding>) {
-    let tensors =
-        file.header.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.dtype, tensor.shape.clone()));
-    let expected = Header::arrange(tensors.collect()).map(|header| header.text()).unwrap_or_default();
-    if expected == text {
-        return;
-    }
-    let same = expected.iter().zip(text).take_while(|(expected, found)| expected == found).count();
-    let what = Invalid {
-        file: Some(file.path().to_owned()),
-        expected: format!("the header that is written for its tensors, {} bytes", expected.len()),
-        found: format!("another, {} bytes, from byte {same} on", text.len()),
-        ..Invalid::default()
-    };
-    findings.push(Finding::damage(Rule::Canonical, what));
-}
-
-/// Rule 3: each tensor is in exactly the shard that the index names.
-fn check_index(
-    dir: &Path,
-    index: &Index,
-    files: &[WeightsFile],
-    unread: &HashSet<&str>,
-    findings: &mut Vec<Finding>,
-) {
-    let mut damage = |file: PathBuf, tensor: Option<&str>, expected: String, found: String, level| {
-        let what =
-            Invalid { file: Some(file), tensor: tensor.map(str::to_owned), expected, found, hint: None };
-        findings.push(Finding { level, rule: Rule::Index, what });
-    };
-    let named: HashMap<&str, &str> =
-        index.weight_map.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str())).collect();
-    let mut holders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for file in files {
-        for tensor in &file.header.tensors {
-            holders.entry(&tensor.name).or_default().push(&file.name);
-            if named.get(tensor.name.as_str()) != Some(&file.name.as_str()) {
-                let found = named
-                    .get(tensor.name.as_str())
-                    .map_or("it in none".to_owned(), |named| format!("it in `{named}`"));
-                let expected = format!("`{INDEX_NAME}` to have it in this shard");
-                damage(file.path().to_owned(), Some(&tensor.name), expected, found, Level::Damage);
-            }
-        }
-    }
-    for (tensor, file) in index.weight_map.iter().filter(|(_, file)| !unread.contains(file.as_str())) {
-        let found = holders.get(tensor.as_str()).map_or(&[][..], Vec::as_slice);
-        if !found.contains(&file.as_str()) {
-            let expected = format!("it in `{file}`");
-            let found = match found {
-                [] => "it in no shard".to_owned(),
-                _ => format!("it in `{}`", found.join("`, `")),
-            };
-            damage(dir.join(INDEX_NAME), Some(tensor), expected, found, Level::Damage);
-        }
-    }
-    let total: u64 = files.iter().map(|file| file.header.data_bytes()).sum();
-    if unread.is_empty() && index.total_bytes != Some(total) {
-        let found = index.total_bytes.map_or("none".to_owned(), |bytes| bytes.to_string());
-        damage(dir.join(INDEX_NAME), None, format!("a total_size of {total} bytes"), found, Level::Warning);
-    }
 }

@@ -39,43 +39,70 @@ pub const fn place(index: usize) -> (usize, usize) {
     (row, column)
 }
 
-/// The weights of a step in step order.
-pub type Step = [u16; STEP_WEIGHTS];
+/// A step's weights in step order.
+#[derive(Debug, Clone)]
+#[repr(C, align(64))]
+pub struct Step([u32; STEP_WEIGHTS / 2]);
 
-/// Takes a step's weights, in step order, from rows that stand `stride` apart.
-///
-/// # Panics
-/// Where `rows` does not reach from the step's first weight to its last.
-pub fn gather(rows: &[u16], stride: usize, step: &mut Step) {
-    for row in 0..STEP_ROWS {
-        let from = &rows[row * stride..row * stride + STEP_COLUMNS];
-        for pair in 0..STEP_COLUMNS / 2 {
-            let at = index_of_pair(row, pair);
-            step[at] = from[2 * pair];
-            step[at + 1] = from[2 * pair + 1];
+impl Default for Step {
+    fn default() -> Self {
+        Step([0; STEP_WEIGHTS / 2])
+    }
+}
+
+impl Step {
+    /// The weights.
+    #[must_use]
+    pub fn weights(&self) -> &[u16; STEP_WEIGHTS] {
+        bytemuck::cast_ref(&self.0)
+    }
+
+    /// The weights, to be written.
+    pub fn weights_mut(&mut self) -> &mut [u16; STEP_WEIGHTS] {
+        bytemuck::cast_mut(&mut self.0)
+    }
+
+    /// Takes the weights from rows that stand `stride` apart.
+    ///
+    /// # Panics
+    /// Where `rows` does not reach from the step's first weight to its last.
+    #[inline(always)]
+    pub fn gather(&mut self, rows: &[u16], stride: usize) {
+        for row in 0..STEP_ROWS {
+            let from = &rows[row * stride..row * stride + STEP_COLUMNS];
+            let first = first_pair(row);
+            for (at, pair) in from.as_chunks::<2>().0.iter().enumerate() {
+                self.0[first + pair_offset(at)] = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+            }
+        }
+    }
+
+    /// Puts the weights where they stand in rows that are `stride` apart.
+    ///
+    /// # Panics
+    /// Where `rows` does not reach from the step's first weight to its last.
+    #[inline(always)]
+    pub fn scatter(&self, rows: &mut [u16], stride: usize) {
+        for row in 0..STEP_ROWS {
+            let to = &mut rows[row * stride..row * stride + STEP_COLUMNS];
+            let first = first_pair(row);
+            for (at, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                let [a, b, c, d] = self.0[first + pair_offset(at)].to_le_bytes();
+                *to = [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])];
+            }
         }
     }
 }
 
-/// Puts a step's weights, in step order, where they stand in rows that are `stride` apart.
-///
-/// # Panics
-/// Where `rows` does not reach from the step's first weight to its last.
-pub fn scatter(step: &Step, rows: &mut [u16], stride: usize) {
-    for row in 0..STEP_ROWS {
-        let to = &mut rows[row * stride..row * stride + STEP_COLUMNS];
-        for pair in 0..STEP_COLUMNS / 2 {
-            let at = index_of_pair(row, pair);
-            to[2 * pair] = step[at];
-            to[2 * pair + 1] = step[at + 1];
-        }
-    }
+/// The pair, in step order, that a row's first one is.
+const fn first_pair(row: usize) -> usize {
+    const ROW_LANES: usize = 4;
+    LANE_WEIGHTS / 2 * ROW_LANES * (row % 8) + 2 * (row / 8)
 }
 
-/// The step index of the first weight of a pair: the inverse of [`place`].
-const fn index_of_pair(row: usize, pair: usize) -> usize {
-    let lane = 4 * (row % 8) + pair % 4;
-    LANE_WEIGHTS * lane + 4 * (row / 8) + 2 * (pair / 4)
+/// How far behind it, in step order, a row's pair `pair` is: the inverse of [`place`].
+const fn pair_offset(pair: usize) -> usize {
+    LANE_WEIGHTS / 2 * (pair % 4) + pair / 4
 }
 
 /// A matrix that can be packed: rows in strips of 64, columns in steps of 16.
@@ -153,14 +180,14 @@ mod tests {
     fn gather_and_scatter_follow_place() {
         let stride = 48;
         let rows: Vec<u16> = (0..u16::try_from(STEP_ROWS * stride).unwrap()).collect();
-        let mut step = [0; STEP_WEIGHTS];
-        gather(&rows[16..], stride, &mut step);
-        for (index, &weight) in step.iter().enumerate() {
+        let mut step = Step::default();
+        step.gather(&rows[16..], stride);
+        for (index, &weight) in step.weights().iter().enumerate() {
             let (row, column) = place(index);
             assert_eq!(weight, rows[16 + row * stride + column]);
         }
         let mut back = vec![0; rows.len()];
-        scatter(&step, &mut back[16..], stride);
+        step.scatter(&mut back[16..], stride);
         for row in 0..STEP_ROWS {
             let at = row * stride + 16;
             assert_eq!(back[at..at + STEP_COLUMNS], rows[at..at + STEP_COLUMNS]);

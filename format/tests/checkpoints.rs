@@ -32,7 +32,7 @@ fn shard(dir: &Path, file: &str, tensors: &[(&str, u8)]) {
 fn index(dir: &Path, weight_map: &[(&str, &str)]) {
     let weight_map: serde_json::Map<_, _> =
         weight_map.iter().map(|(tensor, file)| ((*tensor).to_owned(), json!(file))).collect();
-    let index = json!({"metadata": {"total_size": 1}, "weight_map": weight_map});
+    let index = json!({"metadata": {"total_size": 4 * weight_map.len()}, "weight_map": weight_map});
     fs::write(dir.join(INDEX), index.to_string()).unwrap();
 }
 
@@ -153,15 +153,15 @@ fn a_copy_in_another_shard_is_left_alone_and_named() {
     for copy in [1, 2] {
         let dir = folder();
         shard(dir.path(), "1.safetensors", &[("w", 1), ("v", 5)]);
-        shard(dir.path(), "2.safetensors", &[("w", copy), ("unnamed", 4)]);
+        shard(dir.path(), "2.safetensors", &[("w", copy), ("unnamed", 4), ("more", 5)]);
         index(dir.path(), &[("w", "2.safetensors"), ("v", "1.safetensors")]);
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         assert_eq!(read(&checkpoint), expected(&[("w", copy), ("v", 5)]));
         assert_eq!(
             checkpoint.notes(),
             [
-                "`1.safetensors`: the copy of `w` is left alone: the index has it in `2.safetensors`",
-                "`2.safetensors`: `unnamed` is not read: the index does not name it",
+                "`1.safetensors`: left alone, since the index has it in `2.safetensors`: `w`",
+                "`2.safetensors`: not read, since the index does not name it: `more`, `unnamed`",
             ]
         );
     }
@@ -277,6 +277,10 @@ fn declared_totals_are_not_believed() {
         let text = format!(r#"{{{metadata} "weight_map": {{"a": "model.safetensors"}}}}"#);
         fs::write(dir.path().join(INDEX), text).unwrap();
         assert_eq!(tensors(dir.path()), expected(&[("a", 1)]), "{metadata}");
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let note = "`model.safetensors.index.json` declares 96 bytes of tensors, which have 4";
+        let notes = if metadata.contains("96") { &[note][..] } else { &[] };
+        assert_eq!(checkpoint.notes(), notes, "{metadata}");
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests' code: it panics when it fails")]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
 use glyd_fixtures::reference::{encode_mma, encode_mma12};
@@ -867,14 +867,14 @@ fn judged(mut manifest: Manifest, whole: &Manifest) -> Manifest {
 fn flip_every_bit(dir: &Path, file: &str, length: usize, opened: impl Fn(usize, Option<Manifest>)) {
     let path = dir.join(file);
     let whole = fs::read(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
     for bit in 0..8 * length {
-        let mut bytes = whole.clone();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        fs::write(&path, &bytes).unwrap();
+        let (at, byte) = (bit / 8, whole[bit / 8]);
+        file.write_all_at(&[byte ^ 1 << (bit % 8)], at as u64).unwrap();
         let unnoticed = Packed::open(dir).ok().filter(|opened| opened.findings.is_empty());
         opened(bit, unnoticed.map(|opened| opened.packed.unwrap().manifest().clone()));
+        file.write_all_at(&[byte], at as u64).unwrap();
     }
-    fs::write(&path, &whole).unwrap();
 }
 
 #[test]

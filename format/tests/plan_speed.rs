@@ -1,5 +1,7 @@
 //! How long a plan of a large mixture of experts takes.
 
+#![expect(clippy::print_stdout, reason = "the time is what it tells")]
+
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -14,29 +16,17 @@ const EXPERTS: u64 = 128;
 fn inventory() -> Inventory {
     let mut tensors = Inventory::new();
     let mut add = |name: String, shape: &[u64]| {
-        tensors.insert(
-            name,
-            TensorInfo {
-                dtype: Dtype::BF16,
-                shape: shape.to_vec(),
-            },
-        );
+        tensors.insert(name, TensorInfo { dtype: Dtype::BF16, shape: shape.to_vec() });
     };
     add("model.embed_tokens.weight".to_owned(), &[151_936, 4096]);
     add("model.norm.weight".to_owned(), &[4096]);
     add("lm_head.weight".to_owned(), &[151_936, 4096]);
     for layer in 0..LAYERS {
         let at = format!("model.layers.{layer}");
-        for (name, rows, columns) in [
-            ("q", 8192, 4096),
-            ("k", 512, 4096),
-            ("v", 512, 4096),
-            ("o", 4096, 8192),
-        ] {
-            add(
-                format!("{at}.self_attn.{name}_proj.weight"),
-                &[rows, columns],
-            );
+        for (name, rows, columns) in
+            [("q", 8192, 4096), ("k", 512, 4096), ("v", 512, 4096), ("o", 4096, 8192)]
+        {
+            add(format!("{at}.self_attn.{name}_proj.weight"), &[rows, columns]);
         }
         for norm in ["input_layernorm", "post_attention_layernorm"] {
             add(format!("{at}.{norm}.weight"), &[4096]);
@@ -46,15 +36,8 @@ fn inventory() -> Inventory {
         }
         add(format!("{at}.mlp.gate.weight"), &[128, 4096]);
         for expert in 0..EXPERTS {
-            for (name, rows, columns) in [
-                ("gate", 1536, 4096),
-                ("up", 1536, 4096),
-                ("down", 4096, 1536),
-            ] {
-                add(
-                    format!("{at}.mlp.experts.{expert}.{name}_proj.weight"),
-                    &[rows, columns],
-                );
+            for (name, rows, columns) in [("gate", 1536, 4096), ("up", 1536, 4096), ("down", 4096, 1536)] {
+                add(format!("{at}.mlp.experts.{expert}.{name}_proj.weight"), &[rows, columns]);
             }
         }
     }
@@ -69,24 +52,11 @@ fn plans_a_mixture_of_experts_of_36_thousand_tensors() {
     });
     let inventory = inventory();
     let mut same = |_: &Value, _: &Value| Ok(false);
-    let mut options = Options {
-        merge: true,
-        cast: false,
-        leave: &BTreeSet::new(),
-        same: &mut same,
-    };
+    let mut options = Options { merge: true, cast: false, leave: &BTreeSet::new(), same: &mut same };
     let start = Instant::now();
     let planned = plan(&config, &inventory, &mut options).unwrap();
-    println!(
-        "{} tensors planned in {:?}",
-        inventory.len(),
-        start.elapsed()
-    );
-    let packs = planned
-        .puts
-        .iter()
-        .filter(|put| matches!(put, Put::Pack(_)))
-        .count();
+    println!("{} tensors planned in {:?}", inventory.len(), start.elapsed());
+    let packs = planned.puts.iter().filter(|put| matches!(put, Put::Pack(_))).count();
     // The output layer; of each layer q, k, v as one, o, and two experts' weights.
     assert_eq!(u64::try_from(packs).unwrap(), 1 + LAYERS * 4);
     assert!(planned.dropped.is_empty());

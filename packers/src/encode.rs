@@ -1,8 +1,9 @@
 //! Matrices encoded run by run, whatever the layout, and each run decoded again before it is let go.
 
 use glyd_format::layout::{Flaw, Run};
-use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, STEP_WEIGHTS, gather};
-use glyd_format::{Coding, Layout};
+use glyd_format::simd::Simd;
+use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, Step};
+use glyd_format::{Coding, Layout, for_each_simd};
 
 use crate::{mma, mma12};
 
@@ -36,6 +37,12 @@ impl Encoded {
         self.data.clear();
         self.list.clear();
         self.bases.clear();
+    }
+
+    /// The run, as the decoder takes it.
+    #[must_use]
+    pub fn run(&self) -> Run<'_> {
+        Run { data: &self.data, list: &self.list, bases: &self.bases }
     }
 
     /// Units of the list's part.
@@ -85,27 +92,17 @@ impl Encoder {
     /// # Panics
     /// Where `rows` is shorter than the run.
     pub fn encode(&self, rows: &[u16], stride: usize, steps: usize, encoded: &mut Encoded) {
+        self.encode_by(Simd::chosen(), rows, stride, steps, encoded);
+    }
+
+    /// As [`Encoder::encode`], by this instruction set.
+    ///
+    /// # Panics
+    /// As [`Encoder::encode`].
+    pub fn encode_by(&self, simd: Simd, rows: &[u16], stride: usize, steps: usize, encoded: &mut Encoded) {
         encoded.clear();
-        encoded.bases.push(0);
-        let layout = self.coding.layout();
-        let unit_bytes = layout.list_unit_bytes();
-        encoded.data.resize(steps * layout.step_bytes(), 0);
-        let mut step = [0; STEP_WEIGHTS];
-        for (at, data) in encoded.data.chunks_exact_mut(layout.step_bytes()).enumerate() {
-            gather(&rows[at * STEP_COLUMNS..], stride, &mut step);
-            match &self.of {
-                Of::Mma(encoder) => {
-                    let data = data.try_into().expect("chunks are of a step's bytes");
-                    encoder.encode(&step, data, &mut encoded.list);
-                }
-                Of::Mma12(encoder) => {
-                    let data = data.try_into().expect("chunks are of a step's bytes");
-                    encoder.encode(&step, data, &mut encoded.list);
-                }
-            }
-            let units = encoded.list.len() / unit_bytes;
-            encoded.bases.push(i32::try_from(units).expect("a run has fewer than 2^31 weights"));
-        }
+        encoded.data.resize(steps * self.coding.layout().step_bytes(), 0);
+        encode_run_by(simd, self, rows, stride, encoded);
     }
 
     /// Decodes what was encoded of a run, into `scratch`, and compares it with the run's rows.
@@ -119,7 +116,7 @@ impl Encoder {
         encoded: &Encoded,
         scratch: &mut Vec<u16>,
     ) -> Result<(), Flaw> {
-        let run = Run { data: &encoded.data, list: &encoded.list, bases: &encoded.bases };
+        let run = encoded.run();
         let columns = run.steps() * STEP_COLUMNS;
         scratch.clear();
         scratch.resize(STEP_ROWS * columns, 0);
@@ -137,6 +134,27 @@ impl Encoder {
             }
         }
         Ok(())
+    }
+}
+
+for_each_simd! {
+    fn encode_run_by(encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Encoded) -> () = encode_run;
+}
+
+#[inline(always)]
+fn encode_run(encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Encoded) {
+    let layout = encoder.coding.layout();
+    let unit_bytes = layout.list_unit_bytes();
+    let mut step = Step::default();
+    encoded.bases.push(0);
+    for (at, data) in encoded.data.chunks_exact_mut(layout.step_bytes()).enumerate() {
+        step.gather(&rows[at * STEP_COLUMNS..], stride);
+        match &encoder.of {
+            Of::Mma(encoder) => encoder.encode(&step, data, &mut encoded.list),
+            Of::Mma12(encoder) => encoder.encode(&step, data, &mut encoded.list),
+        }
+        let units = encoded.list.len() / unit_bytes;
+        encoded.bases.push(i32::try_from(units).expect("a run has fewer than 2^31 weights"));
     }
 }
 

@@ -10,7 +10,7 @@ use glyd_format::file::File;
 use glyd_format::{Error as FormatError, Progress};
 
 use crate::error::{Error, Result};
-use crate::save::Output;
+use crate::save::{LOCK, Output, STAGING};
 
 /// Endings of weights, which are not copied; their indexes end in these and `.index.json`.
 const WEIGHTS: [&str; 11] =
@@ -80,11 +80,17 @@ fn excluded(name: &OsStr) -> Option<&'static str> {
         Some("weights")
     } else if name.strip_suffix(INDEX).is_some_and(weights) {
         Some("an index of weights")
-    } else if name.starts_with(".git") || name == ".cache" {
+    } else if name.starts_with(".git") || [".cache", STAGING, LOCK].contains(&name.as_str()) {
         Some("not of the model")
     } else {
         None
     }
+}
+
+/// Holds the extras to be files that can be read, before the work that comes ahead of their copying.
+pub(crate) fn check_readable(dir: &Path, extras: &Extras) -> Result<()> {
+    let errors = extras.copied.iter().filter_map(|(path, _)| File::open(&dir.join(path)).err());
+    Ok(FormatError::all(errors.collect())?)
 }
 
 /// Copies the extras' contents into the new checkpoint, as ordinary files.

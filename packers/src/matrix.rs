@@ -113,7 +113,7 @@ pub(crate) struct Lines {
     pub(crate) group_lines: u64,
 }
 
-impl Member<'_> {
+impl<'a> Member<'a> {
     pub(crate) fn lines(&self) -> Lines {
         match self.expert_rows {
             None => Lines {
@@ -144,14 +144,14 @@ impl Member<'_> {
     }
 
     /// Reads weights as they are held, from `first` on.
-    pub(crate) fn read(&self, values: &mut Values<'_>, first: u64, out: &mut [u16]) -> Result<()> {
+    pub(crate) fn read(&self, values: &mut Values<'a>, first: u64, out: &mut [u16]) -> Result<()> {
         values.read(&self.part.value, Dtype::BF16, first, bytemuck::cast_slice_mut(out))
     }
 
     /// Reads the columns `columns` of a tile's strips, as rows that stand that many weights apart.
     pub(crate) fn read_tile(
         &self,
-        values: &mut Values<'_>,
+        values: &mut Values<'a>,
         tile: Tile,
         columns: std::ops::Range<u64>,
         out: &mut Vec<u16>,

@@ -63,8 +63,12 @@ pub(crate) fn measure(
     progress: &dyn Progress,
 ) -> Result<Vec<Measured>> {
     let numbers: Vec<usize> = (0..matrices.len()).collect();
-    let guess = |values: &mut Values<'_>, number: &usize| guess(values, matrices[*number], layout);
-    let guesses = workers::run(pool, &numbers, || Values::new(weights), guess)?;
+    let guesses = workers::run(
+        pool,
+        &numbers,
+        || Values::new(weights),
+        |values, &number| guess(values, matrices[number], layout),
+    )?;
 
     let mut tasks: Vec<(usize, usize)> = Vec::new();
     for (number, matrix) in matrices.iter().enumerate() {
@@ -102,7 +106,7 @@ pub(crate) fn measure(
 }
 
 /// An encoder for the coding that a sample of the matrix suggests.
-fn guess(values: &mut Values<'_>, matrix: &Matrix<'_>, layout: Layout) -> Result<Encoder> {
+fn guess<'a>(values: &mut Values<'a>, matrix: &Matrix<'a>, layout: Layout) -> Result<Encoder> {
     let mut histogram = Histogram::default();
     let mut sample = Vec::new();
     for member in &matrix.members {
@@ -135,9 +139,9 @@ fn count_all(
 }
 
 /// Reads a tensor once, as it is held: hashes it, counts its exponents, and the units of its strips.
-fn count(
-    values: &mut Values<'_>,
-    member: &Member<'_>,
+fn count<'a>(
+    values: &mut Values<'a>,
+    member: &Member<'a>,
     encoder: &Encoder,
     chunk: &mut [u16],
     progress: &dyn Progress,

@@ -1,10 +1,8 @@
 //! The encoder of the tiered layout `mma`: `docs/format.md`, section 4.1.
 
-use glyd_format::layout::mma::{DIGIT_BYTES, RANKS, STEP_BYTES, Tiers, WORD_DIGITS, block_bytes};
-use glyd_format::step::{LANE_WEIGHTS, STEP_WEIGHTS, Step, exponent};
+use glyd_format::layout::mma::{DIGIT_BYTES, RANKS, Tiers, WORD_DIGITS, block_bytes};
+use glyd_format::step::{LANE_WEIGHTS, LANES, STEP_WEIGHTS, Step, exponent};
 
-/// Digits are of 2 bits.
-const DIGIT_BITS: usize = 2;
 /// The digit that passes a weight on to the next tier.
 const PASS: u8 = 3;
 
@@ -40,6 +38,7 @@ impl Encoder {
 
     /// What some weights of a step add to its counts; a step's whole is the sum of its parts.
     #[must_use]
+    #[inline(always)]
     pub fn counts(&self, weights: &[u16]) -> u64 {
         weights.iter().map(|&weight| self.counts[usize::from(exponent(weight))]).sum()
     }
@@ -53,61 +52,96 @@ impl Encoder {
     }
 
     /// Encodes a step: its part of the data buffer, and its block at the end of `blocks`.
-    pub fn encode(&self, step: &Step, data: &mut [u8; STEP_BYTES], blocks: &mut Vec<u8>) {
+    #[inline(always)]
+    pub fn encode(&self, step: &Step, data: &mut [u8], blocks: &mut Vec<u8>) {
         let (digits, bytes) = data.split_at_mut(DIGIT_BYTES);
-        // At most every weight is of the last rank: a digit of each tier and an exponent.
-        let mut tier2 = Digits::default();
-        let mut tier3 = Digits::default();
-        let mut raw = [0; STEP_WEIGHTS];
-        let mut raw_count = 0;
-        for (lane, weights) in step.as_chunks::<LANE_WEIGHTS>().0.iter().enumerate() {
+        let weights = step.weights();
+        let ranked = self.rank(weights);
+
+        let mut tier1 = [0; STEP_WEIGHTS];
+        for (digit, &(rank, _)) in tier1.iter_mut().zip(&ranked) {
+            *digit = rank.min(PASS);
+        }
+        for lane in 0..LANES {
             for half in 0..2 {
-                let mut word = 0;
-                let weights = &weights[16 * half..16 * (half + 1)];
-                let low = &mut bytes[STEP_WEIGHTS / 2 * half + 16 * lane..][..16];
-                for (i, &weight) in weights.iter().enumerate() {
-                    let rank = self.ranks[usize::from(exponent(weight))];
-                    word |= u32::from(rank.min(PASS)) << (DIGIT_BITS * i);
-                    if rank >= PASS {
-                        tier2.push((rank - PASS).min(PASS));
-                    }
-                    if rank >= 2 * PASS {
-                        tier3.push(rank - 2 * PASS);
-                    }
-                    if rank == 3 * PASS {
-                        raw[raw_count] = exponent(weight);
-                        raw_count += 1;
-                    }
+                let from = LANE_WEIGHTS * lane + HALF * half;
+                pack_digits(&tier1[from..][..HALF], &mut digits[DIGIT_BYTES / 2 * half + 4 * lane..][..4]);
+                let low = &mut bytes[STEP_WEIGHTS / 2 * half + HALF * lane..][..HALF];
+                let weights = weights[from..][..HALF].as_chunks::<2>().0;
+                for (low, &[first, second]) in low.as_chunks_mut::<2>().0.iter_mut().zip(weights) {
                     // A weight's byte is its mantissa, and the sign of its pair's other weight.
-                    let [mantissa, _] = (weight << 1).to_le_bytes();
-                    let sign = weights[i ^ 1].to_be_bytes()[0] >> 7;
-                    low[i] = mantissa | sign;
+                    let byte = |weight: u16, other: u16| {
+                        (weight << 1).to_le_bytes()[0] | (other >> 15).to_le_bytes()[0]
+                    };
+                    *low = [byte(first, second), byte(second, first)];
                 }
-                digits[DIGIT_BYTES / 2 * half + 4 * lane..][..4].copy_from_slice(&word.to_le_bytes());
             }
         }
-        blocks.extend_from_slice(&tier3.bytes[..tier3.count.div_ceil(4)]);
-        blocks.extend_from_slice(&raw[..raw_count]);
-        let words = tier2.bytes.as_chunks::<4>().0;
-        blocks.extend(words[..tier2.count.div_ceil(WORD_DIGITS)].iter().rev().flatten());
+
+        // Each tier's weights are those that the one before it passes on, in step order.
+        let mut passed = [(0, 0); STEP_WEIGHTS];
+        let t1 = pass(&ranked, PASS, &mut passed);
+        let tier2 = tier_digits(&passed[..t1], PASS);
+        let mut rest = [(0, 0); STEP_WEIGHTS];
+        let t2 = pass(&passed[..t1], 2 * PASS, &mut rest);
+        let tier3 = tier_digits(&rest[..t2], 2 * PASS);
+        let mut raw = [(0, 0); STEP_WEIGHTS];
+        let t3 = pass(&rest[..t2], 3 * PASS, &mut raw);
+
+        blocks.extend_from_slice(&tier3[..t2.div_ceil(4)]);
+        blocks.extend(raw[..t3].iter().map(|&(_, exponent)| exponent));
+        let words = tier2.as_chunks::<4>().0;
+        blocks.extend(words[..t1.div_ceil(WORD_DIGITS)].iter().rev().flatten());
+    }
+
+    /// Each weight's rank and exponent.
+    #[inline(always)]
+    fn rank(&self, weights: &[u16; STEP_WEIGHTS]) -> [Ranked; STEP_WEIGHTS] {
+        let mut ranked = [(0, 0); STEP_WEIGHTS];
+        for (ranked, &weight) in ranked.iter_mut().zip(weights) {
+            let exponent = exponent(weight);
+            *ranked = (self.ranks[usize::from(exponent)], exponent);
+        }
+        ranked
     }
 }
 
-/// 2-bit digits, the first in the low bits of the first byte.
-struct Digits {
-    bytes: [u8; STEP_WEIGHTS / 4],
-    count: usize,
-}
+/// A weight's rank and exponent.
+type Ranked = (u8, u8);
 
-impl Default for Digits {
-    fn default() -> Self {
-        Digits { bytes: [0; STEP_WEIGHTS / 4], count: 0 }
+/// Weights of a lane whose digits are in one word.
+const HALF: usize = LANE_WEIGHTS / 2;
+
+/// Copies the weights whose rank is at least `from`, in their order; returns how many. No branch: which
+/// weights these are is as good as random, and a wrong guess costs more than the work.
+#[inline(always)]
+fn pass(weights: &[Ranked], from: u8, passed: &mut [Ranked; STEP_WEIGHTS]) -> usize {
+    let mut count = 0;
+    for &weight in weights {
+        passed[count % STEP_WEIGHTS] = weight;
+        count += usize::from(weight.0 >= from);
     }
+    count
 }
 
-impl Digits {
-    fn push(&mut self, digit: u8) {
-        self.bytes[self.count / 4] |= digit << (DIGIT_BITS * (self.count % 4));
-        self.count += 1;
+/// The digits of a tier whose first rank is `first`, packed; zero where there are no more weights.
+#[inline(always)]
+fn tier_digits(weights: &[Ranked], first: u8) -> [u8; STEP_WEIGHTS / 4] {
+    let mut digits = [0; STEP_WEIGHTS];
+    for (digit, &(rank, _)) in digits.iter_mut().zip(weights) {
+        *digit = (rank - first).min(PASS);
+    }
+    let mut packed = [0; STEP_WEIGHTS / 4];
+    let used = weights.len().next_multiple_of(4);
+    pack_digits(&digits[..used], &mut packed[..used / 4]);
+    packed
+}
+
+/// Packs 2-bit digits, four a byte, the first lowest.
+#[inline(always)]
+fn pack_digits(digits: &[u8], packed: &mut [u8]) {
+    for (packed, four) in packed.iter_mut().zip(digits.as_chunks::<4>().0) {
+        let four = u32::from_le_bytes(*four);
+        [*packed, ..] = (four | four >> 6 | four >> 12 | four >> 18).to_le_bytes();
     }
 }

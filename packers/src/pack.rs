@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use glyd_format::header::{Header, tensor_bytes};
 use glyd_format::index::{INDEX_NAME, Index};
@@ -39,7 +40,7 @@ pub struct Options {
     pub merge: bool,
     /// Whether every float tensor is cast to bf16.
     pub cast: bool,
-    /// Bytes of data that a shard holds before a new one begins.
+    /// Bytes of data that a shard holds before a new one begins; 0 is taken as 1, a tensor a shard.
     pub shard_bytes: u64,
     /// Threads; as many as the machine runs at once where it is not said.
     pub threads: Option<usize>,
@@ -76,8 +77,11 @@ pub fn pack(
     // Nothing is written, and no folder made, before it is known that there is something to pack.
     let mut left = BTreeSet::new();
     let mut plan = plan_for(checkpoint, options, &left)?;
+    extras::check_readable(checkpoint.dir(), &extras)?;
     let output = Output::take(out)?;
-    let mut job = Job { checkpoint, options, pool: &pool, output: &output, progress };
+    output.check_room(extras.copied.iter().map(|(path, _)| path.as_path()))?;
+    let followed = Followed { progress, done: AtomicU64::new(0), told: AtomicU64::new(0) };
+    let job = Job { checkpoint, options, pool: &pool, output: &output, progress: &followed };
     progress.start(work_bytes(&plan));
     let mut known = BTreeMap::new();
     let (saved, summary) = loop {
@@ -88,7 +92,7 @@ pub fn pack(
                 left.extend(tensors);
                 plan = plan_for(checkpoint, options, &left)?;
                 output.restart()?;
-                job.progress = &();
+                followed.done.store(0, Ordering::Relaxed);
             }
         }
     };
@@ -99,6 +103,29 @@ pub fn pack(
     }
     output.commit()?;
     Ok(finish(summary, saved))
+}
+
+/// A job's progress, told of no byte twice where work begins anew.
+struct Followed<'a> {
+    progress: &'a dyn Progress,
+    /// Bytes done since the work began last.
+    done: AtomicU64,
+    /// The most that was told of.
+    told: AtomicU64,
+}
+
+impl Progress for Followed<'_> {
+    fn advance(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let told = self.told.fetch_max(done, Ordering::Relaxed);
+        if done > told {
+            self.progress.advance(done - told);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.progress.stopped()
+    }
 }
 
 /// What was written of a plan.
@@ -147,8 +174,10 @@ impl Job<'_> {
         let mut next = 0;
         while next < plan.puts.len() {
             let end = self.batch_end(plan, next);
-            let grew = writer.measure(next..end, known)?;
+            let mut grew = writer.measure(next..end, known)?;
             if !grew.is_empty() {
+                // All else that would grow is found at once: what is written now is written again.
+                grew.extend(writer.measure(end..plan.puts.len(), known)?);
                 known.extend(writer.take_measured());
                 return Ok(Written::Grew(grew));
             }
@@ -165,11 +194,16 @@ impl Job<'_> {
         let mut bytes = 0_u64;
         let rest = plan.puts[start..].iter();
         let fit = rest.take_while(|put| {
-            let fits = bytes < self.options.shard_bytes;
+            let fits = bytes < self.shard_bytes();
             bytes = bytes.saturating_add(put_bytes(put));
             fits
         });
         start + fit.count()
+    }
+
+    /// The bytes that fill a shard: an empty one is never full.
+    fn shard_bytes(&self) -> u64 {
+        self.options.shard_bytes.max(1)
     }
 }
 
@@ -271,7 +305,7 @@ impl Writer<'_> {
     }
 
     fn add(&mut self, entry: Entry, name: String, dtype: Dtype, shape: Vec<u64>) -> Result<()> {
-        if self.shard.bytes >= self.job.options.shard_bytes {
+        if self.shard.bytes >= self.job.shard_bytes() {
             self.write_shard()?;
         }
         self.shard.bytes += tensor_bytes(dtype, &shape).unwrap_or(0);
@@ -436,9 +470,8 @@ fn plan_for(checkpoint: &Checkpoint, options: &Options, leave: &BTreeSet<String>
         let hint = if floats && !options.cast { "; `--cast` casts its float tensors to bf16" } else { "" };
         return Err(nothing(format!("0 of its {bytes} bytes are bf16{hint}")));
     }
-    let mut values = Values::new(checkpoint.weights());
     let mut same = |a: &plan::Value, b: &plan::Value| {
-        same_bytes(&mut values, a, b).map_err(|error| match error {
+        same_bytes(checkpoint, a, b).map_err(|error| match error {
             Error::Source(error) => error,
             other => glyd_format::Invalid {
                 expected: "tied tensors that can be read".to_owned(),
@@ -452,8 +485,9 @@ fn plan_for(checkpoint: &Checkpoint, options: &Options, leave: &BTreeSet<String>
     Ok(plan::plan(checkpoint.config(), &inventory, &mut options)?)
 }
 
-fn same_bytes(values: &mut Values<'_>, a: &plan::Value, b: &plan::Value) -> Result<bool> {
+fn same_bytes(checkpoint: &Checkpoint, a: &plan::Value, b: &plan::Value) -> Result<bool> {
     const CHUNK_BYTES: u64 = 1 << 20;
+    let mut values = Values::new(checkpoint.weights());
     if (a.dtype, &a.shape) != (b.dtype, &b.shape) {
         return Ok(false);
     }

@@ -1,6 +1,7 @@
 //! A checkpoint's folder written so that it is never half there: everything goes to a staging folder
 //! inside it, is synced, and is moved into place at the end, `glyd.json` last.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,9 +14,9 @@ use glyd_format::packed::SINGLE_NAME;
 use crate::error::{Error, Result};
 
 /// The staging folder: what is in it is of an unfinished checkpoint.
-const STAGING: &str = ".glyd-partial";
+pub(crate) const STAGING: &str = ".glyd-partial";
 /// The lock file: held while a checkpoint is written.
-const LOCK: &str = ".glyd-lock";
+pub(crate) const LOCK: &str = ".glyd-lock";
 
 /// An output folder while a checkpoint is written into it. Dropped before [`Output::commit`] is done,
 /// it leaves the folder as it was.
@@ -114,34 +115,59 @@ impl Output {
         fs::rename(&from, self.staging().join(to)).map_err(written("rename", &from))
     }
 
+    /// Holds the folder to have room for files of these names: no folder stands in a file's place, and no
+    /// file or link in a folder's.
+    pub(crate) fn check_room<'a>(&self, files: impl Iterator<Item = &'a Path>) -> Result<()> {
+        let own = [MANIFEST_NAME, SINGLE_NAME, INDEX_NAME].map(Path::new);
+        for file in files.chain(own) {
+            for path in file.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+                let Ok(found) = fs::symlink_metadata(self.dir.join(path)) else { continue };
+                let found = if path == file && found.is_dir() {
+                    "a folder"
+                } else if path != file && !found.is_dir() {
+                    "no folder"
+                } else {
+                    continue;
+                };
+                return Err(Error::Output {
+                    path: self.dir.clone(),
+                    reason: format!("`{}` in it is {found}, and in the way", path.display()),
+                    hint: "move it away, or name a new folder".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the new checkpoint in the place of what the folder held. From the first change on until
     /// the last, the folder has no `glyd.json`, and so is no checkpoint.
     pub(crate) fn commit(mut self) -> Result<()> {
         let staging = self.staging();
         let mut files = Vec::new();
         walk(&staging, Path::new(""), &mut files)?;
-        sync_dir(&staging)?;
+        let old = list(&self.dir)?.into_iter().filter(|name| name.to_str().is_some_and(is_old_weights));
+        let old: Vec<PathBuf> = old.map(PathBuf::from).collect();
+        self.check_room(files.iter().chain(&old).map(PathBuf::as_path))?;
         let manifest = self.dir.join(MANIFEST_NAME);
         remove(&manifest)?;
         sync_dir(&self.dir)?;
         // From here on what is interrupted is the rest of a checkpoint: nothing is taken back.
         self.done = true;
-        for name in list(&self.dir)? {
-            if name.to_str().is_some_and(is_old_weights) {
-                remove(&self.dir.join(name))?;
-            }
+        for name in old {
+            remove(&self.dir.join(name))?;
         }
+        let mut folders = BTreeSet::new();
         for name in files.iter().filter(|name| *name != Path::new(MANIFEST_NAME)) {
             let to = self.dir.join(name);
             if let Some(parent) = to.parent() {
                 fs::create_dir_all(parent).map_err(written("make the folder", parent))?;
             }
             fs::rename(staging.join(name), &to).map_err(written("rename to", &to))?;
-            if let Some(parent) = to.parent() {
-                sync_dir(parent)?;
-            }
+            folders.extend(name.ancestors().skip(1));
         }
-        sync_dir(&self.dir)?;
+        for folder in folders {
+            sync_dir(&self.dir.join(folder))?;
+        }
         fs::rename(staging.join(MANIFEST_NAME), &manifest).map_err(written("rename to", &manifest))?;
         sync_dir(&self.dir)?;
         self.clear_staging()?;
@@ -250,7 +276,7 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     if bytes > 0 {
         use rustix::fs::{FallocateFlags, fallocate};
-        match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        match rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes)) {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
             done => return Ok(done?),
         }

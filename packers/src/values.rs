@@ -15,17 +15,18 @@ const BAND_BYTES: u64 = 4 << 20;
 /// Bytes up to which a tensor is read whole where its elements are scattered.
 const WHOLE_BYTES: u64 = 64 << 20;
 
-/// Reads tensors of the model; one a thread.
+/// Reads tensors of the model, which outlive it; one a thread.
 pub(crate) struct Values<'a> {
     weights: &'a Weights,
-    band: Option<Band>,
+    band_bytes: u64,
+    band: Option<Band<'a>>,
     uncast: Vec<u8>,
 }
 
 /// Rows of a transposed matrix, as they were last read.
-struct Band {
-    /// The transposed value's address: values outlive their readers' use of them.
-    of: usize,
+struct Band<'a> {
+    /// The transposed value.
+    of: &'a Value,
     first: u64,
     bytes: Vec<u8>,
 }
@@ -50,11 +51,16 @@ impl Split {
 
 impl<'a> Values<'a> {
     pub(crate) fn new(weights: &'a Weights) -> Self {
-        Values { weights, band: None, uncast: Vec::new() }
+        Values { weights, band_bytes: BAND_BYTES, band: None, uncast: Vec::new() }
+    }
+
+    /// Where they are read from.
+    pub(crate) fn weights(&self) -> &'a Weights {
+        self.weights
     }
 
     /// Fills `out` with a value's elements from `first` on, in the dtype `dtype`.
-    pub(crate) fn read(&mut self, value: &Value, dtype: Dtype, first: u64, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&mut self, value: &'a Value, dtype: Dtype, first: u64, out: &mut [u8]) -> Result<()> {
         if value.dtype == dtype {
             return self.fill(value, first, out);
         }
@@ -72,7 +78,7 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
-    fn fill(&mut self, value: &Value, first: u64, out: &mut [u8]) -> Result<()> {
+    fn fill(&mut self, value: &'a Value, first: u64, out: &mut [u8]) -> Result<()> {
         if out.is_empty() {
             return Ok(());
         }
@@ -135,13 +141,13 @@ impl<'a> Values<'a> {
 
     /// Fills `out` block by block: `find` says which value has an element and where, and that holds up
     /// to the next multiple of `block` elements.
-    fn fill_blocks<'v>(
+    fn fill_blocks(
         &mut self,
         first: u64,
         out: &mut [u8],
-        value: &Value,
+        value: &'a Value,
         block: u64,
-        find: impl Fn(u64) -> (&'v Value, u64),
+        find: impl Fn(u64) -> (&'a Value, u64),
     ) -> Result<()> {
         let width = value.dtype.bitsize() / 8;
         let mut element = first;
@@ -160,9 +166,9 @@ impl<'a> Values<'a> {
     /// A stack or a concatenation.
     fn fill_parts(
         &mut self,
-        value: &Value,
+        value: &'a Value,
         dim: usize,
-        parts: &[Value],
+        parts: &'a [Value],
         first: u64,
         out: &mut [u8],
     ) -> Result<()> {
@@ -194,8 +200,8 @@ impl<'a> Values<'a> {
     /// Rows of a dimension in another order: row `k` is row `row(k)` of `of`.
     fn fill_rows(
         &mut self,
-        value: &Value,
-        of: &Value,
+        value: &'a Value,
+        of: &'a Value,
         split: Split,
         row: impl Fn(u64) -> u64,
         first: u64,
@@ -228,8 +234,8 @@ impl<'a> Values<'a> {
     /// Two dimensions swapped, `a` before `b`.
     fn fill_transposed(
         &mut self,
-        value: &Value,
-        of: &Value,
+        value: &'a Value,
+        of: &'a Value,
         a: usize,
         b: usize,
         first: u64,
@@ -244,10 +250,9 @@ impl<'a> Values<'a> {
         }
         let mut element = first;
         let mut rest = out;
-        let address = std::ptr::from_ref(value).addr();
         while !rest.is_empty() {
             let band = match self.band.take() {
-                Some(band) if band.of == address && band.first <= element => Some(band),
+                Some(band) if std::ptr::eq(band.of, value) && band.first <= element => Some(band),
                 _ => None,
             };
             let held = band.filter(|band| bytes_of(element - band.first, width) < band.bytes.len());
@@ -266,32 +271,38 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
-    /// The rows of a transposed matrix from the one that has `element` on.
-    fn read_band(&mut self, value: &Value, of: &Value, element: u64) -> Result<Band> {
+    /// The rows of a transposed matrix from the one that has `element` on; of rows that are longer than a
+    /// band, a part of one.
+    fn read_band(&mut self, value: &'a Value, of: &'a Value, element: u64) -> Result<Band<'a>> {
         let width = value.dtype.bitsize() / 8;
         let dims = value.shape.len();
         let (rows, columns) = (value.shape[dims - 2], value.shape[dims - 1]);
-        let (matrix, row) = (element / (rows * columns), element / columns % rows);
-        let band_rows = (BAND_BYTES / (columns * width as u64)).clamp(1, rows - row);
-        let mut bytes = vec![0; bytes_of(band_rows * columns, width)];
+        let (matrix, row, column) = (element / (rows * columns), element / columns % rows, element % columns);
+        let row_bytes = columns.saturating_mul(width as u64);
+        let (from, wide) = if row_bytes > self.band_bytes {
+            (column, (self.band_bytes / width as u64).min(columns - column))
+        } else {
+            (0, columns)
+        };
+        let band_rows = (self.band_bytes / row_bytes).clamp(1, rows - row);
+        let mut bytes = vec![0; bytes_of(band_rows * wide, width)];
         let mut line = vec![0; bytes_of(band_rows, width)];
-        for column in 0..columns {
-            self.fill(of, (matrix * columns + column) * rows + row, &mut line)?;
+        for column in 0..wide {
+            self.fill(of, (matrix * columns + from + column) * rows + row, &mut line)?;
             let at = bytes_of(column, width);
-            let to = bytes[at..].chunks_mut(bytes_of(columns, width));
+            let to = bytes[at..].chunks_mut(bytes_of(wide, width));
             for (to, from) in to.zip(line.chunks_exact(width)) {
                 to[..width].copy_from_slice(from);
             }
         }
-        let address = std::ptr::from_ref(value).addr();
-        Ok(Band { of: address, first: (matrix * rows + row) * columns, bytes })
+        Ok(Band { of: value, first: (matrix * rows + row) * columns + from, bytes })
     }
 
     /// Any two dimensions swapped: `of` is read whole, as such tensors are small.
     fn fill_swapped(
         &mut self,
-        value: &Value,
-        of: &Value,
+        value: &'a Value,
+        of: &'a Value,
         a: usize,
         b: usize,
         first: u64,
@@ -347,3 +358,6 @@ fn unreadable(value: &Value, expected: &str) -> crate::Error {
     let found = format!("{} {:?}", value.dtype, value.shape);
     Invalid { tensor, expected: expected.to_owned(), found, ..Invalid::default() }.into()
 }
+
+#[cfg(test)]
+mod tests;

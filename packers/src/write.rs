@@ -13,7 +13,7 @@ use rayon::ThreadPool;
 
 use crate::encode::{Encoded, Encoder};
 use crate::error::{Error, Result};
-use crate::matrix::{Matrix, Tile};
+use crate::matrix::{Matrix, Member, Tile};
 use crate::measure::Measured;
 use crate::save::OutputFile;
 use crate::values::Values;
@@ -124,9 +124,9 @@ fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, V
 }
 
 /// Copies a plain tensor, cast or widened where its plan says so, and hashes it.
-fn copy(
-    scratch: &mut Scratch<'_>,
-    plain: &Plain,
+fn copy<'a>(
+    scratch: &mut Scratch<'a>,
+    plain: &'a Plain,
     file: &OutputFile,
     offset: u64,
     progress: &dyn Progress,
@@ -147,15 +147,15 @@ fn copy(
         hasher.update(&scratch.bytes);
         file.write_at(&scratch.bytes, offset + first * bits / 8)?;
         first += here;
-        progress.advance(here * plain.value.dtype.bitsize() as u64 / 8);
+        progress.advance(here * bits / 8);
     }
     Ok(hasher.finish())
 }
 
 /// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.
-fn pack_tile(
-    scratch: &mut Scratch<'_>,
-    target: &Target<'_>,
+fn pack_tile<'a>(
+    scratch: &mut Scratch<'a>,
+    target: &Target<'a>,
     tile: Tile,
     file: &OutputFile,
     progress: &dyn Progress,
@@ -166,13 +166,13 @@ fn pack_tile(
     let starts = &measured.starts[starts..=starts + strips];
     let mut ends: Vec<u64> = starts[..strips].to_vec();
     scratch.encoded.resize_with(strips, Encoded::default);
+    let member = &matrix.members[tile.member];
     let mut column = 0;
     while column < matrix.grid.columns() {
         if progress.stopped() {
             return Err(Error::Interrupted);
         }
         let columns = column..(column + tile.columns).min(matrix.grid.columns());
-        let member = &matrix.members[tile.member];
         member.read_tile(&mut scratch.values, tile, columns.clone(), &mut scratch.tile)?;
         let wide = scratch.tile.len() / STEP_ROWS / strips;
         for (at, rows) in scratch.tile.chunks_exact(STEP_ROWS * wide).enumerate() {
@@ -190,28 +190,35 @@ fn pack_tile(
             })?;
             let end = ends[at] + encoded.units();
             if end > starts[at + 1] {
-                return Err(changed(target));
+                return Err(changed(target, member, scratch.values.weights()));
             }
             target.write_run(file, step, ends[at], encoded, &mut scratch.bytes)?;
             ends[at] = end;
         }
         column = columns.end;
-        progress.advance((scratch.tile.len() * WEIGHT_BYTES).div_ceil(2) as u64);
+        // A pack that parts over shards is worked on once for each, and counted once.
+        if target.offset(Buffer::Data).is_some() {
+            progress.advance((scratch.tile.len() * WEIGHT_BYTES / 2) as u64);
+        }
     }
     if ends != starts[1..] {
-        return Err(changed(target));
+        return Err(changed(target, member, scratch.values.weights()));
     }
     Ok(())
 }
 
 /// The lists are not of the lengths that were measured: the weights are not those that were hashed.
-fn changed(target: &Target<'_>) -> Error {
+fn changed(target: &Target<'_>, member: &Member<'_>, weights: &Weights) -> Error {
+    if let Err(error) = weights.check_unchanged() {
+        return error.into();
+    }
+    let source = member.part.value.expr.sources().next().and_then(|name| weights.find(name));
     glyd_format::Invalid {
+        file: source.map(|at| weights.file(at).path().to_owned()),
         tensor: Some(target.matrix.pack.name()),
         expected: "the weights that were read first".to_owned(),
         found: "others, read a moment later".to_owned(),
         hint: Some("start again once nothing writes to the checkpoint".to_owned()),
-        ..Default::default()
     }
     .into()
 }

@@ -100,7 +100,7 @@ pub(crate) fn check(
     // The largest first, so that no thread is left with one at the end.
     let mut order: Vec<usize> = (0..tasks.len()).collect();
     order.sort_by_key(|&task| std::cmp::Reverse(tasks[task].bytes(packed)));
-    let look = Look { decoder, packed, progress };
+    let look = Look { decoder, packed, progress, run_weights: RUN_WEIGHTS };
     let found = pool.install(|| {
         let numbers = order.par_iter().with_max_len(1);
         let found =
@@ -131,6 +131,13 @@ fn tasks(packed: &Packed) -> Vec<Task<'_>> {
             continue;
         };
         tasks.push(Task::Lists { pack, entry, buffers, grid });
+        // Experts held as `[in, out]` are of equal runs of strips.
+        if entry
+            .experts
+            .is_some_and(|experts| experts.count == 0 || !grid.strips().is_multiple_of(experts.count))
+        {
+            continue;
+        }
         let mut strip = 0;
         for (number, tensor) in entry.tensors.iter().enumerate() {
             let weights = tensor.shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim));
@@ -182,6 +189,8 @@ struct Look<'a> {
     decoder: &'a dyn Decoder,
     packed: &'a Packed,
     progress: &'a dyn Progress,
+    /// Weights that are decoded at a time, at the most: a step's or more.
+    run_weights: u64,
 }
 
 /// Why a tensor was not read to its end: damage, or that it could not be looked at.
@@ -307,7 +316,7 @@ impl Look<'_> {
         match member.entry.experts.filter(|experts| experts.transposed) {
             None => self.hash_rows(scratch, member, &mut hasher)?,
             Some(experts) => {
-                let own = member.grid.strips() / experts.count.max(1);
+                let own = member.grid.strips() / experts.count;
                 for expert in 0..experts.count {
                     let strips = expert * own..(expert + 1) * own;
                     self.hash_columns(scratch, member, strips, &mut hasher)?;
@@ -319,25 +328,31 @@ impl Look<'_> {
     }
 
     /// Hashes a tensor whose rows are the matrix's. Rows too long to hold 64 of are decoded in as many
-    /// passes as it takes to have them whole, a few at a time.
+    /// passes as it takes to have them whole, a few at a time; of those too long to hold one, each pass
+    /// hashes a row as it comes.
     fn hash_rows(&self, scratch: &mut Scratch, member: &Member<'_>, hasher: &mut Hasher) -> Result<(), Stop> {
         let columns = member.grid.columns();
         let steps = member.grid.strip_steps();
-        let run_steps = (RUN_WEIGHTS / (STEP_ROWS * STEP_COLUMNS) as u64).min(steps);
+        let run_steps = (self.run_weights / (STEP_ROWS * STEP_COLUMNS) as u64).min(steps);
         let wide = usize::try_from(columns).unwrap_or(usize::MAX);
         // Rows that are kept of each pass.
-        let kept = usize::try_from(RUN_WEIGHTS / columns).unwrap_or(0).clamp(1, STEP_ROWS);
+        let kept = usize::try_from(self.run_weights / columns).unwrap_or(0).clamp(1, STEP_ROWS);
+        let hold = run_steps < steps && columns <= self.run_weights;
         for strip in member.strips.clone() {
             let mut row = 0;
             while row < STEP_ROWS {
                 let rows = if run_steps == steps { STEP_ROWS } else { kept.min(STEP_ROWS - row) };
                 let mut line = std::mem::take(&mut scratch.line);
-                line.resize(if run_steps == steps { 0 } else { rows * wide }, 0);
+                line.resize(if hold { rows * wide } else { 0 }, 0);
                 let mut step = 0;
                 while step < steps {
                     let run = strip * steps + step..strip * steps + (step + run_steps).min(steps);
                     let own = self.decode(scratch, member, run.clone())?;
-                    if run_steps < steps {
+                    if run_steps == steps {
+                        hasher.update(bytemuck::cast_slice(&scratch.rows));
+                    } else if !hold {
+                        hasher.update(bytemuck::cast_slice(&scratch.rows[row * own..(row + 1) * own]));
+                    } else {
                         let at = usize::try_from(step).unwrap_or(usize::MAX) * STEP_COLUMNS;
                         for (to, from) in
                             line.chunks_exact_mut(wide).zip(scratch.rows.chunks_exact(own).skip(row))
@@ -347,7 +362,7 @@ impl Look<'_> {
                     }
                     step += run_steps;
                 }
-                hasher.update(bytemuck::cast_slice(if run_steps == steps { &scratch.rows } else { &line }));
+                hasher.update(bytemuck::cast_slice(&line));
                 scratch.line = line;
                 row += rows;
             }
@@ -366,7 +381,10 @@ impl Look<'_> {
     ) -> Result<(), Stop> {
         let steps = member.grid.strip_steps();
         let rows = (strips.end - strips.start) * STEP_ROWS as u64;
-        let band = (2 * RUN_WEIGHTS / (rows * STEP_COLUMNS as u64)).clamp(1, steps);
+        let band = 2 * self.run_weights / (rows * STEP_COLUMNS as u64);
+        if band == 0 {
+            return self.hash_long_columns(scratch, member, strips, hasher);
+        }
         let mut step = 0;
         while step < steps {
             let band = band.min(steps - step);
@@ -386,6 +404,31 @@ impl Look<'_> {
             self.progress.advance(line.len() as u64);
             scratch.line = line;
             step += band;
+        }
+        Ok(())
+    }
+
+    /// As [`Look::hash_columns`], where not even a step's columns can be held: each of them takes a pass.
+    fn hash_long_columns(
+        &self,
+        scratch: &mut Scratch,
+        member: &Member<'_>,
+        strips: std::ops::Range<u64>,
+        hasher: &mut Hasher,
+    ) -> Result<(), Stop> {
+        let steps = member.grid.strip_steps();
+        for step in 0..steps {
+            for column in 0..STEP_COLUMNS {
+                for strip in strips.clone() {
+                    let at = strip * steps + step;
+                    let columns = self.decode(scratch, member, at..at + 1)?;
+                    let mut held = [0; STEP_ROWS];
+                    let column = scratch.rows[column..].iter().step_by(columns);
+                    held.iter_mut().zip(column).for_each(|(to, from)| *to = *from);
+                    hasher.update(bytemuck::cast_slice(&held));
+                }
+            }
+            self.progress.advance((strips.end - strips.start) * (STEP_ROWS * STEP_COLUMNS) as u64);
         }
         Ok(())
     }
@@ -475,4 +518,42 @@ fn base_entry(bytes: &[u8]) -> i32 {
     let mut entry = [0; BASE_BYTES];
     entry.copy_from_slice(bytes);
     i32::from_le_bytes(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use glyd_fixtures::Recipe;
+    use glyd_format::manifest::Source;
+    use glyd_format::{Checkpoint, Layout};
+
+    use super::*;
+
+    #[test]
+    fn tensors_hash_the_same_however_few_weights_are_decoded_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, out) = (dir.path().join("in"), dir.path().join("out"));
+        Recipe::named("gpt_oss").make(&source);
+        let options = glyd_packers::Options {
+            layout: Layout::Mma,
+            merge: true,
+            cast: false,
+            shard_bytes: glyd_packers::SHARD_BYTES,
+            threads: Some(2),
+            source: Source { repo: b"a".to_vec(), revision: None },
+        };
+        glyd_packers::pack(&Checkpoint::open(&source).unwrap(), &out, &options, &()).unwrap();
+        let packed = Packed::open(&out).unwrap().packed.unwrap();
+        let transposed = |task: &Task<'_>| matches!(task, Task::Packed(member) if member.entry.experts.is_some_and(|experts| experts.transposed));
+        let tasks = tasks(&packed);
+        assert!(tasks.iter().any(transposed));
+        // A step; a few of a strip; all of one; and all.
+        for run_weights in [1 << 10, 1 << 11, 3 << 10, 1 << 12, 1 << 13, 1 << 14, RUN_WEIGHTS] {
+            let look = Look { decoder: &Portable, packed: &packed, progress: &(), run_weights };
+            let mut scratch = Scratch::default();
+            for task in &tasks {
+                let found = look.at(&mut scratch, task).unwrap();
+                assert!(found.is_empty(), "{run_weights}: {found:?}");
+            }
+        }
+    }
 }

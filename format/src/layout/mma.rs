@@ -1,7 +1,7 @@
 //! The tiered layout `mma`: `docs/format.md`, section 4.1.
 
 use super::Flaw;
-use crate::step::{LANE_WEIGHTS, LANES, MANTISSA_BITS, STEP_WEIGHTS, Step, scatter};
+use crate::step::{LANE_WEIGHTS, MANTISSA_BITS, STEP_WEIGHTS, Step};
 
 /// Bytes of the data buffer that a step takes: its tier-1 digits, and a byte a weight.
 pub const STEP_BYTES: usize = DIGIT_BYTES + STEP_WEIGHTS;
@@ -20,7 +20,7 @@ pub const RANKS: usize = 3 * TIER_RANKS;
 /// Digits of a tier-2 word: 2 bits each.
 pub const WORD_DIGITS: usize = 16;
 /// The digit that passes a weight on.
-const PASS: usize = TIER_RANKS;
+const PASS: u8 = 3;
 
 /// The exponents of ranks 0 to 8, most frequent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,88 +69,67 @@ pub const fn block_bytes(t1: usize, t2: usize, t3: usize) -> usize {
     t2.div_ceil(4) + t3 + 4 * t1.div_ceil(WORD_DIGITS)
 }
 
-/// A step's block while it is read: each part is taken from in step order.
+/// A step's block, its parts told apart.
 ///
 /// ```text
 /// | tier-3 digits, 2 bits each | exponents | ... tier-2 words, last to first |
 /// 0                            r0          r0 + t3                           end
 /// ```
 struct Block<'a> {
-    bytes: &'a [u8],
-    raw_offset: usize,
-    t1: usize,
-    t2: usize,
-    t3: usize,
+    tier3: &'a [u8],
+    raw: &'a [u8],
+    tier2: &'a [u8],
 }
 
 impl<'a> Block<'a> {
     /// The block of a step whose tier-1 digits pass `t1` weights on.
+    #[inline(always)]
     fn open(bytes: &'a [u8], t1: usize) -> Result<Self, Flaw> {
-        let mut block = Block { bytes, raw_offset: 0, t1, t2: 0, t3: 0 };
         let words = 4 * t1.div_ceil(WORD_DIGITS);
-        if bytes.len() < words {
-            return Err(block.wrong_size(words));
-        }
-        let mut used = 0;
-        for word in bytes[bytes.len() - words..].rchunks_exact(4) {
-            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let here = (t1 - used).min(WORD_DIGITS);
-            used += here;
+        let Some(split) = bytes.len().checked_sub(words) else {
+            return Err(wrong_size(bytes.len(), words, [t1, 0, 0]));
+        };
+        let (front, tier2) = bytes.split_at(split);
+        let mut t2 = 0;
+        let mut left = t1;
+        for word in tier2.as_chunks::<4>().0.iter().rev() {
+            let word = u32::from_le_bytes(*word);
+            let here = left.min(WORD_DIGITS);
+            left -= here;
             if here < WORD_DIGITS && word >> (2 * here) != 0 {
                 return Err(unused_bits("tier-2", word));
             }
-            block.t2 += passes(u64::from(word));
+            t2 += passes(u64::from(word));
         }
-        block.raw_offset = block.t2.div_ceil(4);
-        let Some(digits) = bytes[..bytes.len() - words].get(..block.raw_offset) else {
-            return Err(block.wrong_size(block.raw_offset + words));
+        let Some((tier3, raw)) = front.split_at_checked(t2.div_ceil(4)) else {
+            return Err(wrong_size(bytes.len(), t2.div_ceil(4) + words, [t1, t2, 0]));
         };
-        let mut left = block.t2;
-        for &byte in digits {
-            let here = left.min(4);
-            left -= here;
-            if here < 4 && byte >> (2 * here) != 0 {
-                return Err(unused_bits("tier-3", u32::from(byte)));
-            }
-            block.t3 += passes(u64::from(byte));
+        if let (1.., Some(&last)) = (t2 % 4, tier3.last())
+            && last >> (2 * (t2 % 4)) != 0
+        {
+            return Err(unused_bits("tier-3", u32::from(last)));
         }
-        let needed = block_bytes(t1, block.t2, block.t3);
-        if needed != bytes.len() {
-            return Err(block.wrong_size(needed));
+        let t3 = tier3.iter().map(|&byte| passes(u64::from(byte))).sum();
+        if raw.len() != t3 {
+            return Err(wrong_size(bytes.len(), block_bytes(t1, t2, t3), [t1, t2, t3]));
         }
-        Ok(block)
-    }
-
-    fn wrong_size(&self, needed: usize) -> Flaw {
-        let Block { bytes, t1, t2, t3, .. } = self;
-        Flaw {
-            step: 0,
-            form_only: false,
-            expected: format!(
-                "a block of the {needed} bytes that its digits need ({t1} of tier 2, {t2} of tier 3, {t3} exponents)"
-            ),
-            found: format!("{} bytes", bytes.len()),
-        }
-    }
-
-    /// Tier-2 digit `number`.
-    fn tier2(&self, number: usize) -> usize {
-        let at = self.bytes.len() - 4 * (number / WORD_DIGITS + 1);
-        digit(self.bytes[at + number % WORD_DIGITS / 4], number)
-    }
-
-    /// Tier-3 digit `number`.
-    fn tier3(&self, number: usize) -> usize {
-        digit(self.bytes[number / 4], number)
+        Ok(Block { tier3, raw, tier2 })
     }
 }
 
-/// The 2-bit digit `number` of a run of digits, from the byte that holds it.
-fn digit(byte: u8, number: usize) -> usize {
-    usize::from(byte >> (2 * (number % 4)) & 3)
+fn wrong_size(found: usize, needed: usize, [t1, t2, t3]: [usize; 3]) -> Flaw {
+    Flaw {
+        step: 0,
+        form_only: false,
+        expected: format!(
+            "a block of the {needed} bytes that its digits need ({t1} of tier 2, {t2} of tier 3, {t3} exponents)"
+        ),
+        found: format!("{found} bytes"),
+    }
 }
 
 /// How many of a word's 2-bit digits are 3.
+#[inline(always)]
 const fn passes(word: u64) -> usize {
     (word & (word >> 1) & 0x5555_5555_5555_5555).count_ones() as usize
 }
@@ -164,56 +143,80 @@ fn unused_bits(digits: &str, found: u32) -> Flaw {
     }
 }
 
-/// Decodes a step into rows that stand `stride` weights apart.
-pub(super) fn decode_step(
-    tiers: &Tiers,
-    data: &[u8],
-    block: &[u8],
-    rows: &mut [u16],
-    stride: usize,
-) -> Result<(), Flaw> {
-    let (digits, bytes) = data.split_at(DIGIT_BYTES);
-    let t1 = digits.chunks_exact(8).map(|eight| {
-        let mut word = [0; 8];
-        word.copy_from_slice(eight);
-        passes(u64::from_le_bytes(word))
-    });
-    let block = Block::open(block, t1.sum())?;
-    let exponents = tiers.exponents();
-    let mut step: Step = [0; STEP_WEIGHTS];
-    let (mut at2, mut at3, mut raw) = (0, 0, block.raw_offset);
-    for (lane, weights) in step.chunks_exact_mut(LANE_WEIGHTS).enumerate() {
-        for half in 0..2 {
-            let word = &digits[128 * half + 4 * lane..][..4];
-            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let low = &bytes[STEP_WEIGHTS / 2 * half + 16 * lane..][..16];
-            for (i, weight) in weights[16 * half..16 * (half + 1)].iter_mut().enumerate() {
-                let mut exponent = exponents.get((word >> (2 * i) & 3) as usize).copied();
-                if word >> (2 * i) & 3 == 3 {
-                    let second = block.tier2(at2);
-                    at2 += 1;
-                    exponent = exponents.get(TIER_RANKS + second).copied();
-                    if second == PASS {
-                        let third = block.tier3(at3);
-                        at3 += 1;
-                        exponent = if third == PASS {
-                            raw += 1;
-                            block.bytes.get(raw - 1).copied()
-                        } else {
-                            exponents.get(2 * TIER_RANKS + third).copied()
-                        };
-                    }
-                }
-                // A weight's byte is its mantissa, and the sign of its pair's other weight.
-                let sign = u16::from(low[i ^ 1] & 1) << 15;
-                let exponent = u16::from(exponent.unwrap_or_default()) << MANTISSA_BITS;
-                *weight = sign | exponent | u16::from(low[i] >> 1);
+/// A byte's four 2-bit digits, a byte each, the first lowest.
+#[inline(always)]
+const fn spread(byte: u8) -> [u8; 4] {
+    let digits = byte as u32;
+    ((digits | digits << 6 | digits << 12 | digits << 18) & 0x0303_0303).to_le_bytes()
+}
+
+/// The exponents of a tier's weights, by their digits: the tier's own three, and for digit 3 the next
+/// of `passed`. No branch: digits are as good as random, and a wrong guess costs more than the work.
+#[inline(always)]
+fn select(digits: &[u8], tier: &[u8], passed: &[u8; STEP_WEIGHTS], exponents: &mut [u8]) {
+    let own = [tier[0], tier[1], tier[2], 0];
+    let mut at = 0_usize;
+    for (exponent, &digit) in exponents.iter_mut().zip(digits) {
+        let passes = u8::from(digit == PASS);
+        let mask = passes.wrapping_neg();
+        *exponent = own[usize::from(digit & 3)] | passed[at % STEP_WEIGHTS] & mask;
+        at += usize::from(passes);
+    }
+}
+
+/// Decodes a step.
+#[inline(always)]
+pub(super) fn decode_step(tiers: &Tiers, data: &[u8], block: &[u8], step: &mut Step) -> Result<(), Flaw> {
+    let (packed, bytes) = data.split_at(DIGIT_BYTES);
+    let t1 = packed.as_chunks::<8>().0.iter().map(|eight| passes(u64::from_le_bytes(*eight))).sum();
+    let block = Block::open(block, t1)?;
+
+    // From the last tier to the first: each one's passed weights are those of the tier behind it.
+    let mut digits = [0; STEP_WEIGHTS];
+    let mut exponents = [0; STEP_WEIGHTS];
+    let mut passed = [0; STEP_WEIGHTS];
+    passed[..block.raw.len()].copy_from_slice(block.raw);
+    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(block.tier3) {
+        *digits = spread(*byte);
+    }
+    let t2 = (4 * block.tier3.len()).min(STEP_WEIGHTS);
+    select(&digits[..t2], &tiers.0[2 * TIER_RANKS..], &passed, &mut exponents);
+    passed = exponents;
+    let words = block.tier2.as_chunks::<4>().0.iter().rev();
+    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(words.flatten()) {
+        *digits = spread(*byte);
+    }
+    let t1 = (4 * block.tier2.len()).min(STEP_WEIGHTS);
+    select(&digits[..t1], &tiers.0[TIER_RANKS..2 * TIER_RANKS], &passed, &mut exponents);
+    passed = exponents;
+    for (lane, digits) in digits.as_chunks_mut::<LANE_WEIGHTS>().0.iter_mut().enumerate() {
+        for (half, digits) in digits.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let word = &packed[DIGIT_BYTES / 2 * half + 4 * lane..][..4];
+            for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(word) {
+                *digits = spread(*byte);
             }
         }
     }
-    debug_assert_eq!((at2, at3, raw - block.raw_offset), (block.t1, block.t2, block.t3));
-    debug_assert_eq!(step.len(), LANES * LANE_WEIGHTS);
-    scatter(&step, rows, stride);
+    select(&digits, &tiers.0[..TIER_RANKS], &passed, &mut exponents);
+
+    let weights = step.weights_mut().as_chunks_mut::<LANE_WEIGHTS>().0;
+    for (lane, (weights, exponents)) in
+        weights.iter_mut().zip(exponents.as_chunks::<LANE_WEIGHTS>().0).enumerate()
+    {
+        for half in 0..2 {
+            let low = &bytes[STEP_WEIGHTS / 2 * half + 16 * lane..][..16];
+            let weights = weights[16 * half..].as_chunks_mut::<2>().0.iter_mut();
+            let exponents = exponents[16 * half..].as_chunks::<2>().0;
+            for ((weights, exponents), low) in weights.zip(exponents).zip(low.as_chunks::<2>().0) {
+                // A weight's byte is its mantissa, and the sign of its pair's other weight.
+                let weight = |at: usize| {
+                    let sign = u16::from(low[1 - at] & 1) << 15;
+                    sign | u16::from(exponents[at]) << MANTISSA_BITS | u16::from(low[at] >> 1)
+                };
+                *weights = [weight(0), weight(1)];
+            }
+        }
+    }
     Ok(())
 }
 

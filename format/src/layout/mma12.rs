@@ -1,7 +1,7 @@
 //! The split-byte layout `mma12`: `docs/format.md`, section 4.2.
 
 use super::{BASE_BYTES, Flaw};
-use crate::step::{LANE_WEIGHTS, STEP_WEIGHTS, Step, scatter};
+use crate::step::{LANE_WEIGHTS, STEP_WEIGHTS, Step};
 
 /// Bytes of the data buffer that a step takes: a 4-bit code a weight, and its low byte.
 pub const STEP_BYTES: usize = CODE_BYTES + STEP_WEIGHTS;
@@ -56,57 +56,62 @@ pub const fn padded_count(exceptions: u64) -> u64 {
     EXCEPTIONS_MULTIPLE * (exceptions / EXCEPTIONS_MULTIPLE + 1)
 }
 
-/// The byte of a code word that has the offset of its weight `4 + j`: the weights 0 to 3 have a
-/// byte each, and the weights 4 to 7 the bits between.
+/// The codes of eight weights, a byte each (bit 3 the sign, bits 2-0 the offset), from their word.
 ///
 /// ```text
-/// byte j:   bit 7 sign of j | bits 6-4 offset of 4 + (j + 1) % 4 | bit 3 sign of 4 + j | bits 2-0 offset of j
+/// byte j of the word:  bit 7 sign of j | bits 6-4 offset of 4 + (j + 1) % 4 | bit 3 sign of 4 + j | bits 2-0 offset of j
 /// ```
 #[must_use]
-pub const fn high_offset_byte(j: usize) -> usize {
-    (j + 3) % 4
+#[inline(always)]
+pub const fn unpack_word(word: u32) -> u64 {
+    let first = word & 0x0707_0707 | word >> 4 & 0x0808_0808;
+    let second = word & 0x0808_0808 | word.rotate_left(8) >> 4 & 0x0707_0707;
+    // The rotation brings a byte's offset to the byte that has its sign.
+    first as u64 | (second as u64) << 32
 }
 
-/// The high bytes of a code word's eight weights.
-fn decode_word(word: [u8; 4], base: u8) -> [u8; 8] {
-    let mut high = [0; 8];
-    for j in 0..4 {
-        high[j] = word[j] & 0x80 | (base + (word[j] & 7));
-        high[4 + j] = (word[j] & 8) << 4 | (base + (word[high_offset_byte(j)] >> 4 & 7));
+/// The word of eight weights' codes: the inverse of [`unpack_word`].
+#[must_use]
+#[inline(always)]
+pub const fn pack_word(codes: u64) -> u32 {
+    let [a, b, c, d, e, f, g, h] = codes.to_le_bytes();
+    let first = u32::from_le_bytes([a, b, c, d]);
+    let second = u32::from_le_bytes([e, f, g, h]);
+    let signs = (first & 0x0808_0808) << 4 | second & 0x0808_0808;
+    signs | first & 0x0707_0707 | (second & 0x0707_0707).rotate_right(8) << 4
+}
+
+/// Decodes a step.
+#[inline(always)]
+pub(super) fn decode_step(base: Base, data: &[u8], exceptions: &[u8], step: &mut Step) -> Result<(), Flaw> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let (words, low) = data.split_at(CODE_BYTES);
+    let mut high = [0; STEP_WEIGHTS];
+    for (high, word) in high.as_chunks_mut::<8>().0.iter_mut().zip(words.as_chunks::<4>().0) {
+        let codes = unpack_word(u32::from_le_bytes(*word));
+        // No byte carries into the next: 7 + 120 fits seven bits.
+        let high_exponents = (codes & (7 * EACH)) + u64::from(base.0) * EACH;
+        *high = (high_exponents | (codes & (8 * EACH)) << 4).to_le_bytes();
     }
-    high
-}
-
-/// Decodes a step into rows that stand `stride` weights apart.
-pub(super) fn decode_step(
-    base: Base,
-    data: &[u8],
-    exceptions: &[u8],
-    rows: &mut [u16],
-    stride: usize,
-) -> Result<(), Flaw> {
-    let (codes, low) = data.split_at(CODE_BYTES);
-    let mut step: Step = [0; STEP_WEIGHTS];
-    for (lane, weights) in step.chunks_exact_mut(LANE_WEIGHTS).enumerate() {
-        for (q, eight) in weights.chunks_exact_mut(8).enumerate() {
-            let word = &codes[16 * lane + 4 * q..][..4];
-            let high = decode_word([word[0], word[1], word[2], word[3]], base.0);
-            let low = &low[STEP_WEIGHTS / 2 * (q / 2) + 16 * lane + 8 * (q % 2)..][..8];
-            for ((weight, &high), &low) in eight.iter_mut().zip(&high).zip(low) {
+    let weights = step.weights_mut();
+    let lanes = weights.as_chunks_mut::<LANE_WEIGHTS>().0.iter_mut().zip(high.as_chunks::<LANE_WEIGHTS>().0);
+    for (lane, (weights, high)) in lanes.enumerate() {
+        for half in 0..2 {
+            let low = &low[STEP_WEIGHTS / 2 * half + 16 * lane..][..16];
+            let weights = &mut weights[16 * half..][..16];
+            for ((weight, &high), &low) in weights.iter_mut().zip(&high[16 * half..]).zip(low) {
                 *weight = u16::from_be_bytes([high, low]);
             }
         }
     }
     let mut last = None;
-    for entry in exceptions.chunks_exact(BASE_BYTES) {
-        let entry = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+    for entry in exceptions.as_chunks::<BASE_BYTES>().0 {
+        let entry = u32::from_le_bytes(*entry);
         let index = (entry & INDEX_MASK) as usize;
-        let byte = entry.to_le_bytes()[2];
-        check_exception(base, entry, last, step[index])?;
-        step[index] ^= u16::from_be_bytes([byte, 0]);
+        check_exception(base, entry, last, weights[index])?;
+        weights[index] ^= u16::from_be_bytes([entry.to_le_bytes()[2], 0]);
         last = Some(index);
     }
-    scatter(&step, rows, stride);
     Ok(())
 }
 
@@ -137,6 +142,15 @@ fn check_exception(base: Base, entry: u32, last: Option<usize>, coded: u16) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_packs_what_it_unpacks() {
+        // Weight i has offset i and the sign of its parity.
+        let codes = u64::from_le_bytes([0, 9, 2, 11, 4, 13, 6, 15]);
+        let word = pack_word(codes);
+        assert_eq!(word.to_le_bytes(), [0x50, 0xE9, 0x72, 0xCB]);
+        assert_eq!(unpack_word(word), codes);
+    }
 
     #[test]
     fn the_list_always_ends_in_a_zero_entry() {

@@ -9,7 +9,9 @@ use std::str::FromStr;
 
 use safetensors::Dtype;
 
-use crate::step::Grid;
+use crate::for_each_simd;
+use crate::simd::Simd;
+use crate::step::{Grid, STEP_COLUMNS, Step};
 
 /// How a matrix is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -231,21 +233,42 @@ impl Coding {
     /// # Panics
     /// Where `rows` is shorter than the run's steps in 64 rows of `stride`.
     pub fn decode(&self, run: &Run<'_>, rows: &mut [u16], stride: usize) -> Result<(), Flaw> {
-        let layout = self.layout();
-        for step in 0..run.steps() {
-            let (data, list) = run.step(layout, step).ok_or_else(|| Flaw {
-                step,
-                form_only: false,
-                expected: "data and a rising list of the run's length".to_owned(),
-                found: format!("{} and {} bytes", run.data.len(), run.list.len()),
-            })?;
-            let to = &mut rows[step * crate::step::STEP_COLUMNS..];
-            match self {
-                Coding::Mma(tiers) => mma::decode_step(tiers, data, list, to, stride),
-                Coding::Mma12(base) => mma12::decode_step(*base, data, list, to, stride),
-            }
-            .map_err(|flaw| Flaw { step, ..flaw })?;
-        }
-        Ok(())
+        self.decode_by(Simd::chosen(), run, rows, stride)
     }
+
+    /// As [`Coding::decode`], by this instruction set.
+    ///
+    /// # Errors
+    /// As [`Coding::decode`]'s.
+    ///
+    /// # Panics
+    /// As [`Coding::decode`].
+    pub fn decode_by(&self, simd: Simd, run: &Run<'_>, rows: &mut [u16], stride: usize) -> Result<(), Flaw> {
+        decode_run_by(simd, self, run, rows, stride)
+    }
+}
+
+for_each_simd! {
+    fn decode_run_by(coding: &Coding, run: &Run<'_>, rows: &mut [u16], stride: usize) -> Result<(), Flaw> = decode_run;
+}
+
+#[inline(always)]
+fn decode_run(coding: &Coding, run: &Run<'_>, rows: &mut [u16], stride: usize) -> Result<(), Flaw> {
+    let layout = coding.layout();
+    let mut weights = Step::default();
+    for step in 0..run.steps() {
+        let (data, list) = run.step(layout, step).ok_or_else(|| Flaw {
+            step,
+            form_only: false,
+            expected: "data and a rising list of the run's length".to_owned(),
+            found: format!("{} and {} bytes", run.data.len(), run.list.len()),
+        })?;
+        match coding {
+            Coding::Mma(tiers) => mma::decode_step(tiers, data, list, &mut weights),
+            Coding::Mma12(base) => mma12::decode_step(*base, data, list, &mut weights),
+        }
+        .map_err(|flaw| Flaw { step, ..flaw })?;
+        weights.scatter(&mut rows[step * STEP_COLUMNS..], stride);
+    }
+    Ok(())
 }

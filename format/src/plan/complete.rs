@@ -12,12 +12,7 @@ use super::tree::Experts;
 use crate::{Error, Invalid};
 
 /// The fields that say how many experts there are (and not how many a token goes to).
-const EXPERT_COUNTS: [&str; 4] = [
-    "num_experts",
-    "n_routed_experts",
-    "num_local_experts",
-    "moe_num_experts",
-];
+const EXPERT_COUNTS: [&str; 4] = ["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"];
 
 /// Missing elements of a list are named one by one up to this many in a row, beyond as a range.
 const NAMED_IN_A_ROW: u64 = 64;
@@ -43,25 +38,15 @@ pub(super) fn faults(
     }
     let stacked = rule.sources.iter().any(|pattern| pattern.contains("*."));
     if !stacked {
-        let lacking = rule
-            .sources
-            .iter()
-            .zip(parts)
-            .filter(|(_, parts)| parts.is_empty());
-        return lacking
-            .map(|(pattern, _)| missing(&spelled(pattern, "", around), model.class))
-            .collect();
+        let lacking = rule.sources.iter().zip(parts).filter(|(_, parts)| parts.is_empty());
+        return lacking.map(|(pattern, _)| missing(&spelled(pattern, "", around), model.class)).collect();
     }
     let lists: Result<Vec<Vec<u64>>, Error> = parts.iter().map(|parts| indexes(parts)).collect();
     let lists = match lists {
         Ok(lists) => lists,
         Err(fault) => return vec![fault],
     };
-    let there = lists
-        .iter()
-        .flatten()
-        .max()
-        .map_or(0, |&last| last.saturating_add(1));
+    let there = lists.iter().flatten().max().map_or(0, |&last| last.saturating_add(1));
     let wanted = match experts {
         Some(experts) => wanted(there, experts, rule, model.config),
         None => Ok(there),
@@ -74,13 +59,9 @@ pub(super) fn faults(
         }
     };
     let each = rule.sources.iter().zip(&lists);
-    each.flat_map(|(pattern, list)| {
-        gaps(list, wanted)
-            .into_iter()
-            .map(move |gap| (pattern, gap))
-    })
-    .flat_map(|(pattern, gap)| gap_faults(pattern, gap, around, model.class))
-    .collect()
+    each.flat_map(|(pattern, list)| gaps(list, wanted).into_iter().map(move |gap| (pattern, gap)))
+        .flat_map(|(pattern, gap)| gap_faults(pattern, gap, around, model.class))
+        .collect()
 }
 
 /// How many experts there must be where this many are there; what the config says where they are more.
@@ -90,28 +71,16 @@ fn wanted(there: u64, experts: &Experts, rule: &RuleText, config: &Json) -> Resu
         return Ok(count(config, field).map_or(there, |told| told.max(there)));
     }
     // Ernie's list is the text model's experts and then as many of the vision tower's.
-    let lists = if matches!(rule.ops.first(), Some(Op::ErnieExperts)) {
-        rule.targets.len() as u64
-    } else {
-        1
-    };
-    let configs = [
-        Some(config),
-        config.get("text_config"),
-        config.get("vision_config"),
-    ];
-    let fields = configs
-        .into_iter()
-        .flatten()
-        .flat_map(|c| EXPERT_COUNTS.iter().filter_map(|field| look(c, field)));
+    let lists =
+        if matches!(rule.ops.first(), Some(Op::ErnieExperts)) { rule.targets.len() as u64 } else { 1 };
+    let configs = [Some(config), config.get("text_config"), config.get("vision_config")];
+    let fields =
+        configs.into_iter().flatten().flat_map(|c| EXPERT_COUNTS.iter().filter_map(|field| look(c, field)));
     let numbers = fields.flat_map(|field| match field {
         Json::Array(each) => each.iter().filter_map(Json::as_u64).collect(),
         other => other.as_u64().into_iter().collect::<Vec<u64>>(),
     });
-    let told: Vec<u64> = numbers
-        .filter(|&n| n > 0)
-        .map(|n| n.saturating_mul(lists))
-        .collect();
+    let told: Vec<u64> = numbers.filter(|&n| n > 0).map(|n| n.saturating_mul(lists)).collect();
     match told.iter().copied().filter(|&n| n >= there).min() {
         Some(wanted) => Ok(wanted),
         None if told.is_empty() => Ok(there),
@@ -154,29 +123,17 @@ fn gaps(list: &[u64], wanted: u64) -> Vec<(u64, u64)> {
     out
 }
 
-fn gap_faults(
-    pattern: &str,
-    (from, to): (u64, u64),
-    around: &[String; 2],
-    class: &str,
-) -> Vec<Error> {
+fn gap_faults(pattern: &str, (from, to): (u64, u64), around: &[String; 2], class: &str) -> Vec<Error> {
     let name = |index: u64| spelled(pattern, &index.to_string(), around);
     if to - from > NAMED_IN_A_ROW {
-        return vec![missing(
-            &format!("{}` to `{}", name(from), name(to - 1)),
-            class,
-        )];
+        return vec![missing(&format!("{}` to `{}", name(from), name(to - 1)), class)];
     }
-    (from..to)
-        .map(|index| missing(&name(index), class))
-        .collect()
+    (from..to).map(|index| missing(&name(index), class)).collect()
 }
 
 /// The name that a source pattern stands for.
 fn spelled(pattern: &str, index: &str, [before, after]: &[String; 2]) -> String {
-    let text = pattern
-        .replace("*.", &format!("{index}."))
-        .replace('\\', "");
+    let text = pattern.replace("*.", &format!("{index}.")).replace('\\', "");
     format!("{before}{text}{after}")
 }
 

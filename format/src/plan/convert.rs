@@ -32,30 +32,16 @@ pub(super) fn convert(
     name: &str,
     config: &Json,
 ) -> Result<Converted, Invalid> {
-    let sources = gathered
-        .into_iter()
-        .enumerate()
-        .filter(|(_, values)| !values.is_empty());
-    let mut work = Work {
-        rule,
-        name,
-        config,
-        cut: Vec::new(),
-    };
+    let sources = gathered.into_iter().enumerate().filter(|(_, values)| !values.is_empty());
+    let mut work = Work { rule, name, config, cut: Vec::new() };
     let mut items: Items = sources.map(|(i, values)| (Of::Source(i), values)).collect();
     for op in &rule.ops {
         items = work.run(op, items)?;
     }
-    let mut out = Converted {
-        values: Vec::new(),
-        cut: work.cut,
-    };
+    let mut out = Converted { values: Vec::new(), cut: work.cut };
     for (of, values) in items {
         let (Of::Target(target), [value]) = (of, values.as_slice()) else {
-            return Err(fault(
-                "one tensor a target",
-                "another form of it".to_owned(),
-            ));
+            return Err(fault("one tensor a target", "another form of it".to_owned()));
         };
         out.values.push((target, value.clone()));
     }
@@ -77,18 +63,17 @@ impl Work<'_> {
                 let all = items.into_iter().flat_map(|(_, values)| values).collect();
                 to_first(Value::cat(*dim, all)?)
             }
-            Op::Chunk(dim) => self.chunk(*dim, one(items)?),
-            Op::Split(dim) => self.split(*dim, one(items)?),
+            Op::Chunk(dim) => self.chunk(*dim, &one(items)?),
+            Op::Split(dim) => self.split(*dim, &one(items)?),
             Op::Transpose(a, b, look_first) => self.transpose([*a, *b], *look_first, one(items)?),
             Op::Interleave(dim) => to_first(one(items)?.interleave(*dim)?),
             Op::Rope(part, names) => self.rope(part, names.as_deref(), items),
-            Op::ErnieExperts => self.ernie_experts(items),
+            Op::ErnieExperts => self.ernie_experts(&items),
             Op::UnpadVocab => self.unpad(one(items)?),
             Op::Dequantize if items.len() == 1 => to_first(one(items)?),
-            Op::Dequantize => Err(fault(
-                "experts that are not quantized",
-                "their scales beside them".to_owned(),
-            )),
+            Op::Dequantize => {
+                Err(fault("experts that are not quantized", "their scales beside them".to_owned()))
+            }
             Op::Queries => match two(items) {
                 Some((a, b)) => to_first(Value::queries(a, b)?),
                 None => Err(fault("two tables of queries", "others".to_owned())),
@@ -97,29 +82,26 @@ impl Work<'_> {
     }
 
     /// Equal parts, the last ones smaller where it does not divide.
-    fn chunk(&mut self, dim: usize, value: Value) -> Result<Items, Invalid> {
+    fn chunk(&mut self, dim: usize, value: &Value) -> Result<Items, Invalid> {
         let targets = self.rule.targets.len() as u64;
-        let size = *value.shape.get(dim).ok_or_else(|| lacks(dim, &value))?;
+        let size = *value.shape.get(dim).ok_or_else(|| lacks(dim, value))?;
         let step = size.div_ceil(targets.max(1));
         let sizes = (0..targets).map(|i| step.min(size.saturating_sub(i.saturating_mul(step))));
-        self.parts(dim, &value, sizes.collect())
+        self.parts(dim, value, sizes.collect())
     }
 
     /// Parts of the sizes the config gives the targets.
-    fn split(&mut self, dim: usize, value: Value) -> Result<Items, Invalid> {
+    fn split(&mut self, dim: usize, value: &Value) -> Result<Items, Invalid> {
         let target = self.rule.targets.first().map_or("", String::as_str);
         let mut sizes = Vec::new();
         for other in &self.rule.targets {
             let name = self.name.replacen(target, other, 1);
             let size = split_size(self.config, &name);
-            sizes.push(size.ok_or_else(|| {
-                fault(
-                    "its parts' sizes in config.json",
-                    format!("none for `{name}`"),
-                )
-            })?);
+            sizes.push(
+                size.ok_or_else(|| fault("its parts' sizes in config.json", format!("none for `{name}`")))?,
+            );
         }
-        self.parts(dim, &value, sizes)
+        self.parts(dim, value, sizes)
     }
 
     fn parts(&mut self, dim: usize, value: &Value, sizes: Vec<u64>) -> Result<Items, Invalid> {
@@ -127,10 +109,7 @@ impl Work<'_> {
         let mut from = 0_u64;
         for (target, size) in sizes.into_iter().enumerate() {
             let to = from.checked_add(size).ok_or_else(|| lacks(dim, value))?;
-            items.push((
-                Of::Target(target),
-                vec![value.clone().slice(dim, from, to)?],
-            ));
+            items.push((Of::Target(target), vec![value.clone().slice(dim, from, to)?]));
             from = to;
         }
         self.note_cut(value, dim, from, "past the last part the model takes");
@@ -147,15 +126,8 @@ impl Work<'_> {
         }
     }
 
-    fn transpose(
-        &self,
-        [a, b]: [usize; 2],
-        look_first: bool,
-        value: Value,
-    ) -> Result<Items, Invalid> {
-        if look_first
-            && experts_shape(self.config, self.name, &value).as_ref() == Some(&value.shape)
-        {
+    fn transpose(&self, [a, b]: [usize; 2], look_first: bool, value: Value) -> Result<Items, Invalid> {
+        if look_first && experts_shape(self.config, self.name, &value).as_ref() == Some(&value.shape) {
             return to_first(value);
         }
         to_first(value.transpose(a, b)?)
@@ -163,49 +135,34 @@ impl Work<'_> {
 
     fn rope(&self, part: &str, names: Option<&[String]>, items: Items) -> Result<Items, Invalid> {
         let config = self.config.get(part).unwrap_or(self.config);
-        let heads = count(config, "num_attention_heads")
-            .or_else(|| count(config, "num_heads"))
-            .unwrap_or(1);
+        let heads = count(config, "num_attention_heads").or_else(|| count(config, "num_heads")).unwrap_or(1);
         let mut out = Items::new();
         for (of, values) in items {
             let key = match of {
                 Of::Source(i) => self.rule.sources.get(i),
                 Of::Target(i) => self.rule.targets.get(i),
             };
-            let named = names
-                .is_none_or(|names| names.iter().any(|n| key.is_some_and(|key| key.contains(n))));
+            let named =
+                names.is_none_or(|names| names.iter().any(|n| key.is_some_and(|key| key.contains(n))));
             let value = one(vec![(of, values)])?;
-            let to = if matches!(of, Of::Target(_)) {
-                of
-            } else {
-                Of::Target(0)
-            };
+            let to = if matches!(of, Of::Target(_)) { of } else { Of::Target(0) };
             out.push((to, vec![if named { value.rope(heads)? } else { value }]));
         }
         Ok(out)
     }
 
     /// A target each of equal runs of the experts: the text model's, then the vision tower's.
-    fn ernie_experts(&self, items: Items) -> Result<Items, Invalid> {
+    fn ernie_experts(&self, items: &[(Of, Vec<Value>)]) -> Result<Items, Invalid> {
         let targets = self.rule.targets.len();
         let mut out = Items::new();
         for target in 0..targets {
             let mut parts = Vec::new();
-            for (_, values) in &items {
+            for (_, values) in items {
                 let run = values.len().div_ceil(targets.max(1));
-                let experts = values
-                    .iter()
-                    .skip(target * run)
-                    .take(run)
-                    .cloned()
-                    .collect();
+                let experts = values.iter().skip(target * run).take(run).cloned().collect();
                 parts.push(Value::stack(0, experts)?);
             }
-            let value = if parts.len() == 1 {
-                parts.swap_remove(0)
-            } else {
-                Value::cat(1, parts)?
-            };
+            let value = if parts.len() == 1 { parts.swap_remove(0) } else { Value::cat(1, parts)? };
             out.push((Of::Target(target), vec![value]));
         }
         Ok(out)
@@ -256,21 +213,17 @@ fn split_size(config: &Json, name: &str) -> Option<u64> {
     let c = text(config);
     let heads = count(c, "num_attention_heads");
     for part in name.split('.') {
-        let delta_keys =
-            || count(c, "linear_num_key_heads")?.checked_mul(count(c, "linear_key_head_dim")?);
+        let delta_keys = || count(c, "linear_num_key_heads")?.checked_mul(count(c, "linear_key_head_dim")?);
         let delta_values =
             || count(c, "linear_num_value_heads")?.checked_mul(count(c, "linear_value_head_dim")?);
-        let head_size =
-            || count(c, "head_dim").or_else(|| count(c, "hidden_size")?.checked_div(heads?));
+        let head_size = || count(c, "head_dim").or_else(|| count(c, "hidden_size")?.checked_div(heads?));
         match part {
             "in_proj_qkv" => return delta_keys()?.checked_mul(2)?.checked_add(delta_values()?),
             "in_proj_z" => return delta_values(),
             "in_proj_a" | "in_proj_b" => return count(c, "linear_num_value_heads"),
             "q_proj" => return heads?.checked_mul(head_size()?),
             "k_proj" | "v_proj" => {
-                return count(c, "num_key_value_heads")
-                    .or(heads)?
-                    .checked_mul(head_size()?);
+                return count(c, "num_key_value_heads").or(heads)?.checked_mul(head_size()?);
             }
             _ => {}
         }
@@ -291,16 +244,9 @@ fn experts_shape(config: &Json, name: &str, value: &Value) -> Option<Vec<u64>> {
 }
 
 fn lacks(dim: usize, value: &Value) -> Invalid {
-    fault(
-        &format!("at least {} dimensions", dim.saturating_add(1)),
-        format!("{:?}", value.shape),
-    )
+    fault(&format!("at least {} dimensions", dim.saturating_add(1)), format!("{:?}", value.shape))
 }
 
 fn fault(expected: &str, found: String) -> Invalid {
-    Invalid {
-        expected: expected.to_owned(),
-        found,
-        ..Invalid::default()
-    }
+    Invalid { expected: expected.to_owned(), found, ..Invalid::default() }
 }

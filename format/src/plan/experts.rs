@@ -18,22 +18,14 @@ impl Saver<'_> {
         let mut matrices = Vec::new();
         for (i, &tensor) in module.tensors.iter().enumerate() {
             if let Some(experts) = &tensor.leaf.flags.experts {
-                let field = experts
-                    .count
-                    .as_deref()
-                    .and_then(|field| count(self.model.config, field));
+                let field = experts.count.as_deref().and_then(|field| count(self.model.config, field));
                 let matrices_of = Matrices::of(self.value(tensor), field, experts.transposed);
-                matrices.push((
-                    i,
-                    tensor,
-                    matrices_of.and_then(|m| self.unpackable_expert(tensor, m)),
-                ));
+                matrices.push((i, tensor, matrices_of.and_then(|m| self.unpackable_expert(tensor, m))));
             }
         }
         if matrices.iter().any(|(_, _, of)| of.is_err()) {
             for (_, tensor, of) in matrices {
-                self.left
-                    .insert(tensor.place, of.err().unwrap_or(Left::Expert));
+                self.left.insert(tensor.place, of.err().unwrap_or(Left::Expert));
             }
             return Ok(());
         }
@@ -50,37 +42,25 @@ impl Saver<'_> {
         Ok(())
     }
 
-    fn unpackable_expert(
-        &self,
-        tensor: Tensor<'_>,
-        of: Matrices,
-    ) -> std::result::Result<Matrices, Left> {
+    fn unpackable_expert(&self, tensor: Tensor<'_>, of: Matrices) -> std::result::Result<Matrices, Left> {
         let dtype = self.saved_dtype(tensor, true);
         if dtype != Dtype::BF16 {
             return Err(Left::Dtype(dtype));
         }
         if self.leave.contains(&self.held(tensor).name) {
-            return Err(Left::Asked);
+            return Err(Left::Grows);
         }
         unfit(of.rows, of.columns).map_or(Ok(of), Err)
     }
 
-    fn pack_experts(
-        &mut self,
-        module: &Module<'_>,
-        tensor: Tensor<'_>,
-        of: Matrices,
-    ) -> Result<()> {
+    fn pack_experts(&mut self, module: &Module<'_>, tensor: Tensor<'_>, of: Matrices) -> Result<()> {
         let Held { name, value } = self.values.at(tensor.place);
         let value = match value.shape.as_slice() {
             &[held, _, _] if held != of.count => {
                 for cut in past(value, of.count) {
                     self.drop_part(cut, "past the experts of config.json");
                 }
-                value
-                    .clone()
-                    .slice(0, 0, of.count)
-                    .map_err(|fault| named(fault, name))?
+                value.clone().slice(0, 0, of.count).map_err(|fault| named(fault, name))?
             }
             _ => value.clone(),
         };
@@ -91,23 +71,13 @@ impl Saver<'_> {
         if self.ties.is_source(tensor.place) {
             return self.plain(tensor, Some(value), Left::Expert);
         }
-        let rows = of
-            .count
-            .checked_mul(of.rows)
-            .ok_or_else(|| too_large(name))?;
+        let rows = of.count.checked_mul(of.rows).ok_or_else(|| too_large(name))?;
         self.plan.puts.push(Put::Pack(Pack {
             module: module.path.clone(),
             weight: Some(tensor.leaf.name.clone()),
             shape: [rows, of.columns],
-            tensors: vec![Part {
-                name: name.clone(),
-                shape: value.shape.clone(),
-                value,
-            }],
-            experts: Some(Experts {
-                count: of.count,
-                transposed: of.transposed,
-            }),
+            tensors: vec![Part { name: name.clone(), shape: value.shape.clone(), value }],
+            experts: Some(Experts { count: of.count, transposed: of.transposed }),
         }));
         Ok(())
     }
@@ -124,11 +94,7 @@ struct Matrices {
 
 impl Matrices {
     /// Of `[count, a, b]`, or `[count * a, b]`; where no field says how many, the first dimension does.
-    fn of(
-        value: &Value,
-        field: Option<u64>,
-        transposed: bool,
-    ) -> std::result::Result<Matrices, Left> {
+    fn of(value: &Value, field: Option<u64>, transposed: bool) -> std::result::Result<Matrices, Left> {
         let (count, a, b) = match *value.shape {
             [experts, a, b] => (field.unwrap_or(experts), a, b),
             [rows, b] => {
@@ -150,12 +116,7 @@ impl Matrices {
             return Err(Left::Rows(0));
         }
         let (rows, columns) = if transposed { (b, a) } else { (a, b) };
-        Ok(Matrices {
-            count,
-            rows,
-            columns,
-            transposed,
-        })
+        Ok(Matrices { count, rows, columns, transposed })
     }
 }
 
@@ -167,9 +128,7 @@ fn past(value: &Value, kept: u64) -> Vec<(String, u64)> {
             let cut = parts.iter().skip(first).flat_map(|part| past(part, 0));
             cut.collect()
         }
-        Expr::Cat { dim, parts } if *dim > 0 => {
-            parts.iter().flat_map(|part| past(part, kept)).collect()
-        }
+        Expr::Cat { dim, parts } if *dim > 0 => parts.iter().flat_map(|part| past(part, kept)).collect(),
         expr => {
             let held = value.shape.first().copied().unwrap_or(0);
             let each = value.elements().checked_div(held).unwrap_or(0);

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::config::{count, look};
+use super::config::{count, exactly};
 use super::rules::Rule;
 use super::table::{Family, RuleText, Table, TieText, table};
 use super::tree::{Kid, Node, Plug, parse};
@@ -54,9 +54,7 @@ pub(super) fn find(config: &Value) -> Result<Found<'_>> {
     let mut parts = Parts::of(table, family, config);
     let mut tree = tree;
     if let Err(sub_model) = parts.plug(&mut tree, &Place::default()) {
-        return Ok(Found::Unknown(format!(
-            "model type `{kind}` with {sub_model}"
-        )));
+        return Ok(Found::Unknown(format!("model type `{kind}` with {sub_model}")));
     }
     for (list, field) in &parts.counts {
         if let Some(n) = count(config, field) {
@@ -64,14 +62,8 @@ pub(super) fn find(config: &Value) -> Result<Found<'_>> {
         }
     }
     let legacy = table.legacy.iter().map(|rule| (rule, None));
-    let all = parts
-        .rules
-        .iter()
-        .map(|(rule, scope)| (*rule, scope.as_deref()))
-        .chain(legacy);
-    let rules: Result<Vec<Rule>> = all
-        .map(|(rule, scope)| Rule::new(rule, scope, &family.prefix))
-        .collect();
+    let all = parts.rules.iter().map(|(rule, scope)| (*rule, scope.as_deref())).chain(legacy);
+    let rules: Result<Vec<Rule>> = all.map(|(rule, scope)| Rule::new(rule, scope, &family.prefix)).collect();
     Ok(Found::Known(Box::new(Model {
         class: &family.class,
         prefix: &family.prefix,
@@ -88,8 +80,7 @@ fn tree_of(table: &Table, family: &Family) -> Option<Node> {
 }
 
 fn conversions(table: &'static Table, list: Option<usize>) -> &'static [RuleText] {
-    list.and_then(|i| table.conv.get(i))
-        .map_or(&[], Vec::as_slice)
+    list.and_then(|i| table.conv.get(i)).map_or(&[], Vec::as_slice)
 }
 
 /// What is put together as sub-models are put in.
@@ -120,25 +111,18 @@ impl<'a> Parts<'a> {
             prefix: &family.prefix,
             config,
             rules: rules.map(|rule| (rule, rule.scope.clone())).collect(),
-            counts: family
-                .counts
-                .iter()
-                .map(|(list, field)| (list.clone(), field.clone()))
-                .collect(),
+            counts: family.counts.iter().map(|(list, field)| (list.clone(), field.clone())).collect(),
         }
     }
 
     /// Puts in the sub-models of another type than the family's usual one.
     fn plug(&mut self, node: &mut Node, place: &Place) -> std::result::Result<(), String> {
         for kid in &mut node.kids {
-            let mut here = Place {
-                path: join(&place.path, &kid.name),
-                ..place.clone()
-            };
+            let mut here = Place { path: join(&place.path, &kid.name), ..place.clone() };
             if let Some(plug) = kid.node.plug.clone() {
                 let config = format!("{}{}", here.config, plug.config);
-                let asked =
-                    look(self.config, &format!("{config}.model_type")).and_then(Value::as_str);
+                // A flat config's own type is no sub-model's.
+                let asked = exactly(self.config, &format!("{config}.model_type")).and_then(Value::as_str);
                 if let Some(kind) = asked.filter(|kind| *kind != plug.usual) {
                     if here.depth >= MAX_PLUG_DEPTH {
                         return Err(format!("sub-models nested too deep at `{config}`"));
@@ -163,38 +147,16 @@ impl<'a> Parts<'a> {
     ) -> std::result::Result<(), String> {
         let unknown = || format!("`{kind}` as its `{config}`");
         let model = self.table.models.get(kind);
-        let family = model
-            .or_else(|| self.table.families.get(kind))
-            .filter(|f| f.base)
-            .ok_or_else(unknown)?;
+        let family =
+            model.or_else(|| self.table.families.get(kind)).filter(|f| f.base).ok_or_else(unknown)?;
         let tree = tree_of(self.table, family).ok_or_else(unknown)?;
         // A family's tree is its causal LM's: the base model is the part under its prefix.
-        let own = if model.is_none() && !plug.causal_lm {
-            family.prefix.as_str()
-        } else {
-            ""
-        };
-        kid.node = if own.is_empty() {
-            tree
-        } else {
-            tree.kid(own).ok_or_else(unknown)?.node.clone()
-        };
+        let own = if model.is_none() && !plug.causal_lm { family.prefix.as_str() } else { "" };
+        kid.node = if own.is_empty() { tree } else { tree.kid(own).ok_or_else(unknown)?.node.clone() };
 
-        let scope = path.strip_prefix(self.prefix).unwrap_or(path);
-        let scope = scope.strip_prefix('.').unwrap_or(scope);
-        self.rules
-            .retain(|(_, of)| !of.as_deref().is_some_and(|of| inside(of, scope)));
-        let list = if plug.causal_lm {
-            family.conv
-        } else {
-            family.base_conv
-        };
-        for rule in conversions(self.table, list) {
-            self.rules
-                .push((rule, Some(join(scope, rule.scope.as_deref().unwrap_or("")))));
-        }
-        self.counts
-            .retain(|(of, _)| of == path || !inside(of, path));
+        let list = if plug.causal_lm { family.conv } else { family.base_conv };
+        self.put_rules_in(conversions(self.table, list), path);
+        self.counts.retain(|(of, _)| of == path || !inside(of, path));
         for (of, field) in &family.counts {
             let under = if own.is_empty() {
                 Some(of.as_str())
@@ -202,17 +164,25 @@ impl<'a> Parts<'a> {
                 of.strip_prefix(own).and_then(|of| of.strip_prefix('.'))
             };
             if let Some(under) = under {
-                self.counts
-                    .push((join(path, under), format!("{config}.{field}")));
+                self.counts.push((join(path, under), format!("{config}.{field}")));
             }
         }
         Ok(())
     }
+
+    /// Puts a sub-model's conversions in the place of those for the usual one.
+    fn put_rules_in(&mut self, rules: &'static [RuleText], path: &str) {
+        let scope = path.strip_prefix(self.prefix).unwrap_or(path);
+        let scope = scope.strip_prefix('.').unwrap_or(scope);
+        self.rules.retain(|(_, of)| !of.as_deref().is_some_and(|of| inside(of, scope)));
+        for rule in rules {
+            self.rules.push((rule, Some(join(scope, rule.scope.as_deref().unwrap_or("")))));
+        }
+    }
 }
 
 fn inside(path: &str, of: &str) -> bool {
-    path.strip_prefix(of)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    path.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn join(path: &str, name: &str) -> String {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::complete::missing;
 use super::natural::{index, without_indexes};
-use super::tree::{Kind, Leaf, Node};
+use super::tree::{Kid, Kind, Leaf, Node};
 use super::values::Values;
 use crate::{Error, Invalid, Result};
 
@@ -32,11 +32,7 @@ impl<'t> Module<'t> {
     /// # Errors
     /// An element of a list is of none of its kinds.
     pub(super) fn new(tree: &'t Node, values: &Values) -> Result<Self> {
-        let names = values
-            .iter()
-            .enumerate()
-            .map(|(place, held)| (held.name.as_str(), place))
-            .collect();
+        let names = values.iter().enumerate().map(|(place, held)| (held.name.as_str(), place)).collect();
         Module::build(tree, String::new(), names)
     }
 
@@ -55,11 +51,7 @@ impl<'t> Module<'t> {
                 }
                 None => {
                     if let Some(leaf) = node.own_leaf(name) {
-                        let rank = node
-                            .leaves
-                            .iter()
-                            .position(|l| std::ptr::eq(l, leaf))
-                            .unwrap_or(0);
+                        let rank = node.leaves.iter().position(|l| std::ptr::eq(l, leaf)).unwrap_or(0);
                         tensors.push((rank, index(name).unwrap_or(0), Tensor { leaf, place }));
                     }
                 }
@@ -68,12 +60,7 @@ impl<'t> Module<'t> {
         tensors.sort_by_key(|&(rank, number, _)| (rank, number));
         let tensors = tensors.into_iter().map(|(_, _, tensor)| tensor).collect();
         let kids = Module::build_kids(node, &path, groups)?;
-        Ok(Module {
-            path,
-            node,
-            tensors,
-            kids,
-        })
+        Ok(Module { path, node, tensors, kids })
     }
 
     fn build_kids(
@@ -83,22 +70,8 @@ impl<'t> Module<'t> {
     ) -> Result<Vec<(String, Module<'t>)>> {
         let mut kids: Vec<(usize, u64, String, Module<'t>)> = Vec::new();
         for (name, inner) in groups {
-            let at = if path.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{path}.{name}")
-            };
-            let places = node
-                .kids
-                .iter()
-                .enumerate()
-                .filter(|(_, kid)| node.elements(name).any(|e| std::ptr::eq(e, *kid)));
-            let mut first = None;
-            let fits = places.into_iter().find(|(place, kid)| {
-                first.get_or_insert(*place);
-                inner.iter().all(|(rest, _)| kid.node.leaf(rest).is_some())
-            });
-            let Some((place, kid)) = fits else {
+            let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            let Some((rank, kid)) = kind_of(node, name, &inner) else {
                 return Err(Error::from(Invalid {
                     tensor: Some(at),
                     expected: "an element of one kind".to_owned(),
@@ -106,25 +79,11 @@ impl<'t> Module<'t> {
                     ..Invalid::default()
                 }));
             };
-            // A list's elements go by number, whatever their kinds.
-            let rank = first.unwrap_or(place);
-            let number = if kid.name == name {
-                0
-            } else {
-                index(name).unwrap_or(0)
-            };
-            kids.push((
-                rank,
-                number,
-                name.to_owned(),
-                Module::build(&kid.node, at, inner)?,
-            ));
+            let number = if kid.name == name { 0 } else { index(name).unwrap_or(0) };
+            kids.push((rank, number, name.to_owned(), Module::build(&kid.node, at, inner)?));
         }
         kids.sort_by_key(|&(rank, number, ..)| (rank, number));
-        Ok(kids
-            .into_iter()
-            .map(|(_, _, name, module)| (name, module))
-            .collect())
+        Ok(kids.into_iter().map(|(_, _, name, module)| (name, module)).collect())
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -132,18 +91,22 @@ impl<'t> Module<'t> {
     }
 
     pub(super) fn kid(&self, name: &str) -> Option<&Module<'t>> {
-        self.kids
-            .iter()
-            .find(|(kid, _)| kid == name)
-            .map(|(_, module)| module)
+        self.kids.iter().find(|(kid, _)| kid == name).map(|(_, module)| module)
     }
 
     pub(super) fn tensor(&self, name: &str) -> Option<Tensor<'t>> {
-        self.tensors
-            .iter()
-            .find(|tensor| tensor.leaf.name == name)
-            .copied()
+        self.tensors.iter().find(|tensor| tensor.leaf.name == name).copied()
     }
+}
+
+/// The child of a node that an element with these tensors is of, and its list's place among the
+/// children: elements go by number, whatever their kinds.
+fn kind_of<'t>(node: &'t Node, name: &str, inner: &[(&str, usize)]) -> Option<(usize, &'t Kid)> {
+    let mut candidates = node.elements(name).peekable();
+    let first = *candidates.peek()?;
+    let rank = node.kids.iter().position(|kid| std::ptr::eq(kid, first))?;
+    let kid = candidates.find(|kid| inner.iter().all(|(rest, _)| kid.node.leaf(rest).is_some()))?;
+    Some((rank, kid))
 }
 
 /// What a model lacks.
@@ -167,11 +130,7 @@ pub(super) struct Tally {
 
 /// Finds what a model lacks, but for tensors that are known to be incomplete.
 pub(super) fn lacking(root: &Module<'_>, class: &str, incomplete: &HashSet<String>) -> Lacking {
-    let mut search = Search {
-        class,
-        incomplete,
-        out: Lacking::default(),
-    };
+    let mut search = Search { class, incomplete, out: Lacking::default() };
     search.module(root);
     search.out
 }
@@ -207,13 +166,9 @@ impl Search<'_> {
             let name = without_indexes(&join(path, &leaf.name));
             let tally = self.out.optional.entry(name).or_default();
             (tally.buffer, tally.optional) = (buffer, leaf.optional);
-            *(if there {
-                &mut tally.there
-            } else {
-                &mut tally.absent
-            }) += 1;
+            *(if there { &mut tally.there } else { &mut tally.absent }) += 1;
         } else if !there && !leaf.optional {
-            self.fault(join(path, &leaf.name));
+            self.fault(&join(path, &leaf.name));
         }
     }
 
@@ -239,18 +194,14 @@ impl Search<'_> {
     fn elements(&mut self, path: &str, from: u64, to: u64) {
         match to.checked_sub(from) {
             None | Some(0) => {}
-            Some(1) => self.fault(format!("{path}.{from}")),
-            Some(_) => self.fault(format!("{path}.{from}` to `{path}.{}", to - 1)),
+            Some(1) => self.fault(&format!("{path}.{from}")),
+            Some(_) => self.fault(&format!("{path}.{from}` to `{path}.{}", to - 1)),
         }
     }
 
     /// A module that is not there at all.
     fn absent(&mut self, node: &Node, path: &str) {
-        for leaf in node
-            .leaves
-            .iter()
-            .filter(|leaf| leaf.name != "*" && !leaf.flags.buffer)
-        {
+        for leaf in node.leaves.iter().filter(|leaf| leaf.name != "*" && !leaf.flags.buffer) {
             self.leaf(leaf, path, false);
         }
         for kid in node.kids.iter().filter(|kid| !kid.optional) {
@@ -262,17 +213,13 @@ impl Search<'_> {
         }
     }
 
-    fn fault(&mut self, name: String) {
-        if !self.incomplete.contains(&name) {
-            self.out.faults.push(missing(&name, self.class));
+    fn fault(&mut self, name: &str) {
+        if !self.incomplete.contains(name) {
+            self.out.faults.push(missing(name, self.class));
         }
     }
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}.{name}")
-    }
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

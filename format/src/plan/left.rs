@@ -4,6 +4,8 @@ use std::fmt;
 
 use safetensors::Dtype;
 
+use crate::step::{STEP_COLUMNS, STEP_ROWS};
+
 /// Why a tensor is saved as it is, and not packed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Left {
@@ -23,8 +25,8 @@ pub enum Left {
     NotLinear,
     /// It is an experts' weight, and another one of its module does not pack.
     Expert,
-    /// The caller asked that it not be packed.
-    Asked,
+    /// It is one of those that the caller wants left: packed, it would be larger.
+    Grows,
 }
 
 impl fmt::Display for Left {
@@ -39,20 +41,19 @@ impl fmt::Display for Left {
             Left::Columns(n) => write!(f, "columns {n} are not a multiple of {COLUMNS}"),
             Left::NotLinear => f.write_str("not a Linear"),
             Left::Expert => f.write_str("an expert of this module does not pack"),
-            Left::Asked => f.write_str("left as asked"),
+            Left::Grows => f.write_str("packed, it would be larger"),
         }
     }
 }
 
-/// Rows and columns of a step (`docs/format.md`, section 3).
-const ROWS: u64 = 64;
-const COLUMNS: u64 = 16;
+const ROWS: u64 = STEP_ROWS as u64;
+const COLUMNS: u64 = STEP_COLUMNS as u64;
 
 /// Why a matrix of this shape does not pack (`docs/format.md`, section 2); none where it does.
 pub(super) fn unfit(rows: u64, columns: u64) -> Option<Left> {
-    if rows == 0 || rows % ROWS != 0 {
+    if rows == 0 || !rows.is_multiple_of(ROWS) {
         Some(Left::Rows(rows))
-    } else if columns == 0 || columns % COLUMNS != 0 {
+    } else if columns == 0 || !columns.is_multiple_of(COLUMNS) {
         Some(Left::Columns(columns))
     } else {
         None

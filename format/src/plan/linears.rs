@@ -10,14 +10,8 @@ use super::natural::index;
 use super::puts::{Saver, too_large};
 use super::tree::Kind;
 use super::values::Held;
-use super::{Pack, Part, Put};
+use super::{MERGED_GROUPS, Pack, Part, Put};
 use crate::{Invalid, Result};
-
-/// The modules of a layer whose Linears are merged, and which.
-const GROUPS: [(&str, &[&str]); 2] = [
-    ("self_attn", &["q_proj", "k_proj", "v_proj"]),
-    ("mlp", &["gate_proj", "up_proj"]),
-];
 
 impl Saver<'_> {
     /// The Linears of a decoder layer's block that are merged; none where it is no such block, or one of
@@ -32,22 +26,17 @@ impl Saver<'_> {
             };
             let (layer, block) = path.strip_prefix("layers.")?.split_once('.')?;
             index(layer)?;
-            let (_, names) = GROUPS.iter().find(|(name, _)| *name == block)?;
-            let members: Option<Vec<&Module<'t>>> =
-                names.iter().map(|name| module.kid(name)).collect();
+            let (_, names) = MERGED_GROUPS.iter().find(|(name, _)| *name == block)?;
+            let members: Option<Vec<&Module<'t>>> = names.iter().map(|name| module.kid(name)).collect();
             let members = members?;
             let fits = members.iter().all(|member| {
                 let weight = member.tensor("weight");
                 let linear = member.kind() == Kind::Linear;
                 linear
-                    && weight.is_some_and(|w| {
-                        self.unpackable(member, w).is_none() && !self.ties.asked(w.place)
-                    })
+                    && weight
+                        .is_some_and(|w| self.unpackable(member, w).is_none() && !self.ties.asked(w.place))
             });
-            let biases = members
-                .iter()
-                .filter(|member| member.tensor("bias").is_some())
-                .count();
+            let biases = members.iter().filter(|member| member.tensor("bias").is_some()).count();
             (fits && (biases == 0 || biases == members.len())).then_some(members)
         };
         members().unwrap_or_default()
@@ -55,10 +44,7 @@ impl Saver<'_> {
 
     /// Puts one Linear, or several as one, and the biases.
     pub(super) fn pack(&mut self, members: &[&Module<'_>]) -> Result<()> {
-        let weights: Vec<Tensor<'_>> = members
-            .iter()
-            .filter_map(|member| member.tensor("weight"))
-            .collect();
+        let weights: Vec<Tensor<'_>> = members.iter().filter_map(|member| member.tensor("weight")).collect();
         let Some(&first) = weights.first() else {
             return Ok(());
         };
@@ -68,10 +54,7 @@ impl Saver<'_> {
             for bias in members.iter().filter_map(|member| member.tensor("bias")) {
                 self.done.insert(bias.place);
                 if self.ties.source_of(bias.place).is_none() {
-                    self.drop_whole(
-                        bias,
-                        "the bias of a Linear that is tied: only the embedding is saved",
-                    );
+                    self.drop_whole(bias, "the bias of a Linear that is tied: only the embedding is saved");
                 }
             }
             return Ok(());
@@ -90,19 +73,9 @@ impl Saver<'_> {
     }
 
     fn pack_matrix(&mut self, members: &[&Module<'_>], weights: &[Tensor<'_>]) -> Result<()> {
-        let module = members
-            .first()
-            .map(|member| member.path.clone())
-            .unwrap_or_default();
-        let tensors: Vec<Part> = weights
-            .iter()
-            .map(|weight| part(self.held(*weight)))
-            .collect();
-        let columns = tensors
-            .first()
-            .and_then(|t| t.shape.last())
-            .copied()
-            .unwrap_or(0);
+        let module = members.first().map(|member| member.path.clone()).unwrap_or_default();
+        let tensors: Vec<Part> = weights.iter().map(|weight| part(self.held(*weight))).collect();
+        let columns = tensors.first().and_then(|t| t.shape.last()).copied().unwrap_or(0);
         let mut rows = 0_u64;
         for tensor in &tensors {
             if tensor.shape.last() != Some(&columns) {
@@ -141,14 +114,10 @@ impl Saver<'_> {
         }
         let held = self.held(weight);
         let asked = self.leave.contains(&held.name);
-        unfit_shape(&held.value.shape).or_else(|| asked.then_some(Left::Asked))
+        unfit_shape(&held.value.shape).or_else(|| asked.then_some(Left::Grows))
     }
 }
 
 fn part(held: &Held) -> Part {
-    Part {
-        name: held.name.clone(),
-        shape: held.value.shape.clone(),
-        value: held.value.clone(),
-    }
+    Part { name: held.name.clone(), shape: held.value.shape.clone(), value: held.value.clone() }
 }

@@ -62,18 +62,13 @@ pub(super) fn load(model: &mut Model<'_>, inventory: &Inventory) -> Result<Loade
     Ok(loaded)
 }
 
-fn gather(
-    model: &mut Model<'_>,
-    inventory: &Inventory,
-    loaded: &mut Loaded,
-) -> Result<Vec<Gathered>> {
+fn gather(model: &mut Model<'_>, inventory: &Inventory, loaded: &mut Loaded) -> Result<Vec<Gathered>> {
     let mut tensors: Vec<(&String, &TensorInfo)> = inventory.iter().collect();
     tensors.sort_by(|(a, _), (b, _)| natural::compare(a, b));
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for (source, info) in tensors {
-        let value =
-            Value::src(source, info.dtype, &info.shape).map_err(|fault| named(fault, source))?;
+        let value = Value::src(source, info.dtype, &info.shape).map_err(|fault| named(fault, source))?;
         let resolved = resolve(&mut model.rules, &model.tree, model.prefix, source)?;
         if model.tree.leaf(&resolved.name).is_none() {
             loaded.drop_whole(&value, not_held(&model.tree, &resolved.name));
@@ -95,17 +90,11 @@ fn gather(
 impl Gathered {
     fn new(resolved: &Resolved, rules: &[Rule]) -> Self {
         let rule = resolved.hit.as_ref().map(|hit| hit.rule);
-        let sources = rule
-            .and_then(|r| rules.get(r))
-            .map_or(1, |r| r.text.sources.len());
+        let sources = rule.and_then(|r| rules.get(r)).map_or(1, |r| r.text.sources.len());
         Gathered {
             name: resolved.name.clone(),
             rule,
-            around: resolved
-                .hit
-                .as_ref()
-                .map(|hit| hit.around.clone())
-                .unwrap_or_default(),
+            around: resolved.hit.as_ref().map(|hit| hit.around.clone()).unwrap_or_default(),
             parts: std::iter::repeat_with(Vec::new).take(sources).collect(),
         }
     }
@@ -126,17 +115,14 @@ impl Gathered {
 
     fn first_source(&self) -> String {
         let first = self.parts.iter().flatten().next();
-        first
-            .and_then(|part| part.value.expr.source_name())
-            .unwrap_or_default()
-            .to_owned()
+        first.and_then(|part| part.value.expr.source_name()).unwrap_or_default().to_owned()
     }
 }
 
 impl Loaded {
     fn add_plain(&mut self, group: Gathered) {
         if let Some(part) = group.parts.into_iter().flatten().next() {
-            self.add(group.name, part.value);
+            self.add(&group.name, part.value);
         }
     }
 
@@ -152,10 +138,7 @@ impl Loaded {
             self.incomplete.insert(group.name);
             return;
         }
-        let values = group
-            .parts
-            .into_iter()
-            .map(|parts| parts.into_iter().map(|part| part.value).collect());
+        let values = group.parts.into_iter().map(|parts| parts.into_iter().map(|part| part.value).collect());
         let converted = match convert(rule.text, values.collect(), &group.name, model.config) {
             Ok(converted) => converted,
             Err(fault) => {
@@ -165,11 +148,7 @@ impl Loaded {
             }
         };
         for (tensor, elements, reason) in converted.cut {
-            self.dropped.push(Dropped {
-                tensor,
-                elements,
-                reason,
-            });
+            self.dropped.push(Dropped { tensor, elements, reason });
         }
         // The name of another target is the first one's, with that target in its place.
         let first = rule.text.targets.first().map_or("", String::as_str);
@@ -182,28 +161,22 @@ impl Loaded {
             let target = rule.text.targets.get(target).map_or("", String::as_str);
             let name = format!("{before}{target}{after}");
             if model.tree.leaf(&name).is_some() {
-                self.add(name, value);
+                self.add(&name, value);
             } else {
                 self.drop_whole(&value, not_held(&model.tree, &name));
             }
         }
     }
 
-    fn add(&mut self, name: String, value: Value) {
-        let reason = match self.values.add(name, value.clone()) {
-            Ok(_) => return,
-            Err(held) => format!("the model's `{}` is made of others", held.name),
-        };
-        self.drop_whole(&value, reason);
+    fn add(&mut self, name: &str, value: Value) {
+        if let Some(value) = self.values.add(name, value) {
+            self.drop_whole(&value, format!("the model's `{name}` is made of others"));
+        }
     }
 
     fn drop_whole(&mut self, value: &Value, reason: String) {
         let tensor = value.expr.sources().next().unwrap_or_default().to_owned();
-        self.dropped.push(Dropped {
-            tensor,
-            elements: value.elements(),
-            reason,
-        });
+        self.dropped.push(Dropped { tensor, elements: value.elements(), reason });
     }
 }
 
@@ -217,28 +190,16 @@ fn resolve(rules: &mut [Rule], tree: &Node, prefix: &str, source: &str) -> Resul
         }
     }
     let mut hit = None;
-    for (i, rule) in rules
-        .iter_mut()
-        .enumerate()
-        .filter(|(_, rule)| !rule.ops().is_empty())
-    {
+    for (i, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| !rule.ops().is_empty()) {
         if let Some(renamed) = rule.rename(&name)? {
             name = renamed.name;
-            hit = Some(Hit {
-                rule: i,
-                source: renamed.source,
-                star: renamed.star,
-                around: renamed.around,
-            });
+            hit = Some(Hit { rule: i, source: renamed.source, star: renamed.star, around: renamed.around });
             break;
         }
     }
     let name = with_prefix(tree, prefix, name);
     if tree.leaf(&name).is_none() && tree.leaf(source).is_some() {
-        return Ok(Resolved {
-            name: with_prefix(tree, prefix, source.to_owned()),
-            hit: None,
-        });
+        return Ok(Resolved { name: with_prefix(tree, prefix, source.to_owned()), hit: None });
     }
     Ok(Resolved { name, hit })
 }
@@ -256,11 +217,7 @@ fn with_prefix(tree: &Node, prefix: &str, name: String) -> String {
         }
     }
     let full = format!("{prefix}.{name}");
-    if tree.leaf(&full).is_some() {
-        full
-    } else {
-        name
-    }
+    if tree.leaf(&full).is_some() { full } else { name }
 }
 
 fn not_held(tree: &Node, name: &str) -> String {
@@ -272,8 +229,5 @@ fn not_held(tree: &Node, name: &str) -> String {
 
 /// The fault, with the tensor it is of.
 pub(super) fn named(fault: Invalid, tensor: &str) -> Error {
-    Error::from(Invalid {
-        tensor: Some(tensor.to_owned()),
-        ..fault
-    })
+    Error::from(Invalid { tensor: Some(tensor.to_owned()), ..fault })
 }

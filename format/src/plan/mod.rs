@@ -1,9 +1,9 @@
 //! What is saved, packed, merged and stacked, and in which order: from the config and the tensors'
 //! names, dtypes and shapes alone.
 //!
-//! `docs/families.md` has the rules and the table's schema. In the order in which they run: [`family`]
-//! finds the model type, [`load`] gives each name of the checkpoint the model's, [`ties`] ties,
-//! [`instance`] is the model's tree over what is there, [`puts`] is the save.
+//! `docs/families.md` has the rules and the table's schema. In the order in which they run: `family`
+//! finds the model type, `load` gives each name of the checkpoint the model's, `ties` ties,
+//! `instance` is the model's tree over what is there, `puts` is the save.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +24,7 @@ mod linears;
 mod load;
 mod natural;
 mod notes;
+mod ops;
 mod puts;
 mod rules;
 mod table;
@@ -154,13 +155,8 @@ pub struct Dropped {
 /// How a checkpoint is quantized already, where its config says so: there is nothing to pack then, and
 /// [`plan`] takes the caller to have looked.
 pub fn quantized(config: &Json) -> Option<&Json> {
-    let text = config
-        .get("text_config")
-        .and_then(|text| text.get("quantization_config"));
-    config
-        .get("quantization_config")
-        .or(text)
-        .filter(|q| !q.is_null())
+    let text = config.get("text_config").and_then(|text| text.get("quantization_config"));
+    config.get("quantization_config").or(text).filter(|q| !q.is_null())
 }
 
 /// Plans what is saved of a checkpoint with this config and these tensors.
@@ -179,12 +175,7 @@ fn plan_known(
     inventory: &Inventory,
     options: &mut Options<'_>,
 ) -> Result<Plan> {
-    let load::Loaded {
-        mut values,
-        dropped,
-        mut faults,
-        incomplete,
-    } = load::load(model, inventory)?;
+    let load::Loaded { mut values, dropped, mut faults, incomplete } = load::load(model, inventory)?;
     let mut notes = Vec::new();
     let ties = ties::tie(model, &mut values, options, &mut notes)?;
     let root = instance::Module::new(&model.tree, &values)?;

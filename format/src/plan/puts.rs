@@ -45,9 +45,7 @@ impl<'a> Saver<'a> {
         ties: &'a Ties,
         options: &Options<'o>,
     ) -> Self {
-        let &Options {
-            merge, cast, leave, ..
-        } = options;
+        let &Options { merge, cast, leave, .. } = options;
         let plan = Plan::default();
         Saver {
             model,
@@ -68,11 +66,7 @@ impl<'a> Saver<'a> {
     pub(super) fn save(mut self, root: &Module<'_>) -> Result<Plan> {
         self.first(root)?;
         self.second(root)?;
-        let Saver {
-            mut plan,
-            other_dtypes,
-            ..
-        } = self;
+        let Saver { mut plan, other_dtypes, .. } = self;
         plan.notes.extend(other_dtypes);
         Ok(plan)
     }
@@ -83,7 +77,7 @@ impl<'a> Saver<'a> {
         if let Some(weight) = module.tensor("weight") {
             match module.kind() {
                 Kind::Linear if self.unpackable(module, weight).is_none() => {
-                    self.pack(&[module])?
+                    self.pack(&[module])?;
                 }
                 Kind::Embedding if self.in_place(weight) => return self.embedding(module, weight),
                 _ => {}
@@ -95,11 +89,7 @@ impl<'a> Saver<'a> {
                 self.first(kid)?;
             }
         }
-        if group.is_empty() {
-            Ok(())
-        } else {
-            self.pack(&group)
-        }
+        if group.is_empty() { Ok(()) } else { self.pack(&group) }
     }
 
     /// Everything left: a module's own tensors, then its children's.
@@ -129,10 +119,7 @@ impl<'a> Saver<'a> {
         while let Some(module) = inner.pop() {
             for tensor in &module.tensors {
                 if self.done.insert(tensor.place) {
-                    self.drop_whole(
-                        *tensor,
-                        "inside an embedding that is saved by its weight alone",
-                    );
+                    self.drop_whole(*tensor, "inside an embedding that is saved by its weight alone");
                 }
             }
             inner.extend(module.kids.iter().map(|(_, kid)| kid));
@@ -149,21 +136,12 @@ impl<'a> Saver<'a> {
 
     pub(super) fn drop_part(&mut self, (tensor, elements): (String, u64), reason: &str) {
         if self.dropped.insert(tensor.clone()) {
-            self.plan.dropped.push(Dropped {
-                tensor,
-                elements,
-                reason: reason.to_owned(),
-            });
+            self.plan.dropped.push(Dropped { tensor, elements, reason: reason.to_owned() });
         }
     }
 
     /// Puts a tensor as it is, or a part of it.
-    pub(super) fn plain(
-        &mut self,
-        tensor: Tensor<'_>,
-        value: Option<Value>,
-        reason: Left,
-    ) -> Result<()> {
+    pub(super) fn plain(&mut self, tensor: Tensor<'_>, value: Option<Value>, reason: Left) -> Result<()> {
         self.done.insert(tensor.place);
         let Held { name, value: whole } = self.values.at(tensor.place);
         let mut value = value.unwrap_or_else(|| whole.clone());
@@ -171,22 +149,13 @@ impl<'a> Saver<'a> {
             value = value.last(last).map_err(|fault| named(fault, name))?;
         }
         let dtype = self.saved_dtype(tensor, false);
-        if let Some(made) = tensor
-            .leaf
-            .flags
-            .class_dtype
-            .filter(|&made| made != Dtype::F32 && made != dtype)
+        if let Some(made) = tensor.leaf.flags.class_dtype.filter(|&made| made != Dtype::F32 && made != dtype)
         {
             let name = without_indexes(name);
-            self.other_dtypes.insert(format!(
-                "`{name}`: its class makes it {made:?}; saved as it is, {dtype:?}"
-            ));
+            self.other_dtypes
+                .insert(format!("`{name}`: its class makes it {made:?}; saved as it is, {dtype:?}"));
         }
-        let reason = if dtype == Dtype::BF16 {
-            reason
-        } else {
-            Left::Dtype(dtype)
-        };
+        let reason = if dtype == Dtype::BF16 { reason } else { Left::Dtype(dtype) };
         self.plan.puts.push(Put::Plain(Plain {
             name: name.clone(),
             dtype,

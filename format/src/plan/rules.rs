@@ -53,27 +53,11 @@ impl Rule {
     /// # Errors
     /// A pattern is none: the table's own fault.
     pub(super) fn new(text: &'static RuleText, scope: Option<&str>, prefix: &str) -> Result<Self> {
-        let base = if prefix.is_empty() {
-            String::new()
-        } else {
-            format!("{prefix}.")
-        };
-        let scope = scope.map(|s| {
-            if s.is_empty() {
-                String::new()
-            } else {
-                format!("{s}.")
-            }
-        });
+        let base = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
+        let scope = scope.map(|s| if s.is_empty() { String::new() } else { format!("{s}.") });
         let (pattern, sources) = pattern(&text.sources);
         let regex = Regex::new(&pattern).map_err(|cause| fault(&pattern, &cause))?;
-        Ok(Rule {
-            text,
-            scope: scope.map(|s| [format!("{base}{s}"), s]),
-            sources,
-            regex,
-            active: false,
-        })
+        Ok(Rule { text, scope: scope.map(|s| [format!("{base}{s}"), s]), sources, regex, active: false })
     }
 
     /// What a name becomes, where the rule matches it.
@@ -95,10 +79,7 @@ impl Rule {
         let Some(start) = self.start(rest) else {
             return Ok(None);
         };
-        let found = self
-            .regex
-            .captures_from_pos(rest, start)
-            .map_err(|cause| fault(name, &cause))?;
+        let found = self.regex.captures_from_pos(rest, start).map_err(|cause| fault(name, &cause))?;
         let Some(found) = found else {
             return Ok(None);
         };
@@ -107,14 +88,8 @@ impl Rule {
     }
 
     fn renamed(&mut self, head: &str, rest: &str, found: &Captures<'_, str>) -> Option<Renamed> {
-        let (source, matched) = self
-            .sources
-            .iter()
-            .find_map(|s| Some((s, found.get(s.group)?)))?;
-        let own = source
-            .own_group
-            .and_then(|g| found.get(g))
-            .map_or("", |m| m.as_str());
+        let (source, matched) = self.sources.iter().find_map(|s| Some((s, found.get(s.group)?)))?;
+        let own = source.own_group.and_then(|g| found.get(g)).map_or("", |m| m.as_str());
         let target = match self.text.kind {
             Kind::Group => {
                 self.active |= source.place == 0;
@@ -125,10 +100,7 @@ impl Rule {
             }
             Kind::Offset => {
                 let number = index(own)?.checked_add(self.text.offset)?;
-                self.text
-                    .targets
-                    .first()?
-                    .replace("\\1", &number.to_string())
+                self.text.targets.first()?.replace("\\1", &number.to_string())
             }
             Kind::Plain | Kind::Pair => self.text.targets.first()?.replace("\\1", own),
         };
@@ -137,10 +109,7 @@ impl Rule {
         Some(Renamed {
             name: format!("{before}{target}{after}"),
             source: source.place,
-            star: source
-                .star_group
-                .and_then(|g| found.get(g))
-                .map(|m| m.as_str().to_owned()),
+            star: source.star_group.and_then(|g| found.get(g)).map(|m| m.as_str().to_owned()),
             around: [before, after.to_owned()],
         })
     }
@@ -148,10 +117,7 @@ impl Rule {
     /// Where a match may begin at the earliest; none where there can be none. Most names match few
     /// rules, and looking for a text is far cheaper than trying a pattern.
     fn start(&self, rest: &str) -> Option<usize> {
-        let possible = self
-            .sources
-            .iter()
-            .filter(|source| rest.contains(&source.literal));
+        let possible = self.sources.iter().filter(|source| rest.contains(&source.literal));
         possible.filter_map(|source| rest.find(&source.lead)).min()
     }
 
@@ -186,10 +152,7 @@ fn pattern(sources: &[String]) -> (String, Vec<Source>) {
         // Digits are ASCII; a name's part ends where the pattern does; `*` is one part, an index.
         let whole = text.ends_with(|c: char| c.is_ascii_alphanumeric());
         let end = if whole { r"(?!\w)" } else { "" };
-        branches.push(format!(
-            "({}{end})",
-            text.replace("*.", r"([^.]*)\.").replace(r"\d", "[0-9]")
-        ));
+        branches.push(format!("({}{end})", text.replace("*.", r"([^.]*)\.").replace(r"\d", "[0-9]")));
     }
     (branches.join("|"), out)
 }
@@ -197,12 +160,8 @@ fn pattern(sources: &[String]) -> (String, Vec<Source>) {
 /// How many capture groups a pattern of the table has.
 fn own_groups(pattern: &str) -> usize {
     let opens = pattern.match_indices('(').filter(|&(at, _)| {
-        let escaped = pattern
-            .get(..at)
-            .is_some_and(|before| before.ends_with('\\'));
-        let special = pattern
-            .get(at + 1..)
-            .is_some_and(|after| after.starts_with('?'));
+        let escaped = pattern.get(..at).is_some_and(|before| before.ends_with('\\'));
+        let special = pattern.get(at + 1..).is_some_and(|after| after.starts_with('?'));
         !escaped && !special
     });
     opens.count()
@@ -231,10 +190,7 @@ fn literals(pattern: &str) -> (String, String) {
         }
     }
     let lead = runs.first().cloned().unwrap_or_default();
-    (
-        runs.into_iter().max_by_key(String::len).unwrap_or_default(),
-        lead,
-    )
+    (runs.into_iter().max_by_key(String::len).unwrap_or_default(), lead)
 }
 
 /// Dory: layers 2i and 2i + 1 of the checkpoint are layer i's attention and its MLP.
@@ -251,12 +207,7 @@ fn half_layer(name: &str) -> Option<Renamed> {
     let mut renamed = parts.clone();
     let layer = (number / 2).to_string();
     renamed.splice(at + 1..at + 3, [layer.as_str(), half]);
-    Some(Renamed {
-        name: renamed.join("."),
-        source: 0,
-        star: None,
-        around: [String::new(), String::new()],
-    })
+    Some(Renamed { name: renamed.join("."), source: 0, star: None, around: [String::new(), String::new()] })
 }
 
 fn fault(name: &str, cause: &fancy_regex::Error) -> Error {
@@ -266,4 +217,95 @@ fn fault(name: &str, cause: &fancy_regex::Error) -> Error {
         found: cause.to_string(),
         ..Invalid::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rule(text: serde_json::Value, scope: Option<&str>) -> Rule {
+        let text: RuleText = serde_json::from_value(text).unwrap();
+        Rule::new(Box::leak(Box::new(text)), scope, "model").unwrap()
+    }
+
+    fn renamed(rule: &mut Rule, name: &str) -> Option<String> {
+        rule.rename(name).unwrap().map(|renamed| renamed.name)
+    }
+
+    #[test]
+    fn replaces_a_match_where_it_matched() {
+        let mut norm = rule(json!({"s": ["(?<!_)norm\\."], "t": ["ln."]}), None);
+        assert_eq!(renamed(&mut norm, "q_norm.norm.weight").as_deref(), Some("q_norm.ln.weight"));
+        assert_eq!(renamed(&mut norm, "q_norm.weight"), None);
+    }
+
+    #[test]
+    fn ends_a_pattern_where_a_word_ends() {
+        let mut layers = rule(json!({"s": ["layer"], "t": ["layers"]}), None);
+        assert_eq!(renamed(&mut layers, "layer.1").as_deref(), Some("layers.1"));
+        assert_eq!(renamed(&mut layers, "layers.1"), None);
+    }
+
+    #[test]
+    fn prefers_longer_sources_and_says_which() {
+        let mut rule = rule(json!({"s": ["gate", "gate.weight"], "t": ["g"]}), None);
+        let found = rule.rename("a.gate.weight").unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.source), ("a.g", 1));
+    }
+
+    #[test]
+    fn takes_one_part_for_a_star() {
+        let mut experts =
+            rule(json!({"s": ["experts.*.up.weight", "experts.*.gate.weight"], "t": ["experts.both"]}), None);
+        let found = experts.rename("m.experts.12.gate.weight").unwrap().unwrap();
+        assert_eq!(
+            (found.name.as_str(), found.source, found.star.as_deref()),
+            ("m.experts.both", 1, Some("12"))
+        );
+        assert_eq!(found.around, ["m.".to_owned(), String::new()]);
+        assert_eq!(renamed(&mut experts, "m.experts.1.2.gate.weight"), None);
+    }
+
+    #[test]
+    fn sees_only_names_of_its_scope() {
+        let mut scoped = rule(json!({"s": ["^a"], "t": ["b"]}), Some("tower"));
+        assert_eq!(renamed(&mut scoped, "model.tower.a.w").as_deref(), Some("model.tower.b.w"));
+        assert_eq!(renamed(&mut scoped, "tower.a.w").as_deref(), Some("tower.b.w"));
+        assert_eq!(renamed(&mut scoped, "a.w"), None);
+    }
+
+    #[test]
+    fn keeps_groups_and_adds_to_numbers() {
+        let mut group = rule(json!({"s": ["(a|b)\\.x"], "t": ["y.\\1"]}), None);
+        assert_eq!(renamed(&mut group, "m.b.x").as_deref(), Some("m.y.b"));
+        let mut offset =
+            rule(json!({"s": ["q\\.(\\d+)"], "t": ["l.\\1"], "kind": "offset", "offset": 1}), None);
+        assert_eq!(renamed(&mut offset, "q.9").as_deref(), Some("l.10"));
+        assert_eq!(renamed(&mut offset, "q.\u{665}"), None);
+    }
+
+    #[test]
+    fn starts_a_group_with_its_first_source() {
+        let mut pairs = rule(json!({"s": ["n0", "n1"], "t": ["n1", "n2"], "kind": "group"}), None);
+        assert_eq!(renamed(&mut pairs, "n1"), None);
+        assert_eq!(renamed(&mut pairs, "n0").as_deref(), Some("n1"));
+        assert_eq!(renamed(&mut pairs, "n1").as_deref(), Some("n2"));
+    }
+
+    #[test]
+    fn halves_layers() {
+        let mut halves = rule(json!({"s": ["layers\\.(\\d+)"], "t": ["layers.\\1"], "kind": "pair"}), None);
+        assert_eq!(
+            renamed(&mut halves, "m.layers.4.mixer.q.weight").as_deref(),
+            Some("m.layers.2.self_attn.q.weight")
+        );
+        assert_eq!(
+            renamed(&mut halves, "m.layers.5.mixer.up.weight").as_deref(),
+            Some("m.layers.2.mlp.up.weight")
+        );
+        assert_eq!(renamed(&mut halves, "m.layers.5.mlp_alpha").as_deref(), Some("m.layers.2.lambda_2"));
+        assert_eq!(renamed(&mut halves, "m.layers.x.mixer"), None);
+    }
 }

@@ -162,9 +162,7 @@ impl TryFrom<(String, OpArguments)> for Op {
             "Transpose" => Op::Transpose(a.dim0, a.dim1, a.check_dims),
             "Interleave" => Op::Interleave(a.dim),
             "PermuteForRope" => Op::Rope(a.subconfig_key, a.permute_layer_names),
-            "ErnieFuseAndSplitTextVisionExperts" if (a.stack_dim, a.concat_dim) == (0, 1) => {
-                Op::ErnieExperts
-            }
+            "ErnieFuseAndSplitTextVisionExperts" if (a.stack_dim, a.concat_dim) == (0, 1) => Op::ErnieExperts,
             "Inkling2UnpadVocab" => Op::UnpadVocab,
             "Inkling2LoopDequantizeExperts" => Op::Dequantize,
             "Inkling2LoopMergeMessageQueries" => Op::Queries,
@@ -180,4 +178,66 @@ pub(super) fn table() -> &'static Table {
         serde_json::from_str(text).expect("this crate's own table is read by its tests")
     });
     &TABLE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::super::family::{Found, find};
+    use super::super::rules::Rule;
+    use super::super::tree::{Node, parse};
+    use super::*;
+
+    fn check_names(node: &Node) {
+        let names: Vec<&str> = node
+            .leaves
+            .iter()
+            .map(|leaf| leaf.name.as_str())
+            .chain(node.kids.iter().map(|kid| kid.name.as_str()))
+            .collect();
+        let unique: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(unique.len(), names.len(), "a name twice among {names:?}");
+        node.kids.iter().for_each(|kid| check_names(&kid.node));
+    }
+
+    #[test]
+    fn reads_every_tree() {
+        for text in &table().tree {
+            check_names(&parse(text).unwrap_or_else(|fault| panic!("{fault} in {text}")));
+        }
+    }
+
+    #[test]
+    fn compiles_every_pattern() {
+        for rule in table().conv.iter().flatten().chain(&table().legacy) {
+            assert!(Rule::new(rule, None, "model").is_ok(), "{:?}", rule.sources);
+            assert!(!rule.targets.is_empty());
+            for pattern in &rule.sources {
+                // What the text before a pattern's trial takes for granted.
+                let outside = pattern.split('(').next().unwrap_or_default();
+                assert!(!outside.contains('|'), "{pattern}: a choice outside of a group");
+                assert!(
+                    rule.ops.is_empty() != pattern.contains("*.") || !pattern.contains("*."),
+                    "{pattern}: a list that is only renamed"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn finds_every_type_with_all_its_parts() {
+        for kind in table().families.keys() {
+            let config = json!({"model_type": kind});
+            let Ok(Found::Known(model)) = find(&config) else { panic!("{kind}") };
+            for TieText(_, configs, _, ties) in model.ties {
+                assert!(!configs.is_empty() && ties.values().all(Value::is_string), "{kind}");
+            }
+        }
+        for model in table().models.values() {
+            assert!(table().tree.get(model.tree).is_some() && model.base, "{}", model.class);
+        }
+    }
 }

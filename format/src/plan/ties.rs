@@ -62,9 +62,7 @@ pub(super) fn tie(
                 if equal(&values.at(t).value, &values.at(s).value, options)? {
                     held.push((target, source));
                 } else {
-                    notes.push(format!(
-                        "`{target}` is not tied to `{source}`: their values differ"
-                    ));
+                    notes.push(format!("`{target}` is not tied to `{source}`: their values differ"));
                 }
                 continue;
             }
@@ -88,11 +86,7 @@ pub(super) fn tie(
             ties.sources.insert(s);
         }
     }
-    ties.asked = pairs
-        .iter()
-        .flat_map(|(t, s)| [t, s])
-        .filter_map(|name| values.place(name))
-        .collect();
+    ties.asked = pairs.iter().flat_map(|(t, s)| [t, s]).filter_map(|name| values.place(name)).collect();
     Ok(ties)
 }
 
@@ -117,7 +111,7 @@ fn pairs(model: &Model<'_>, values: &Values) -> Result<Vec<(String, String)>> {
 fn copy(values: &mut Values, from: usize, to: &str) {
     let value = values.at(from).value.clone();
     // Its name is not among the values: every caller looked.
-    let _ = values.add(to.to_owned(), value);
+    let _ = values.add(to, value);
 }
 
 fn equal(a: &Value, b: &Value, options: &mut Options<'_>) -> Result<bool> {
@@ -147,11 +141,7 @@ fn expand(
     model: &Model<'_>,
     values: &Values,
 ) -> Result<Vec<(String, String)>> {
-    let under = if module.is_empty() {
-        String::new()
-    } else {
-        format!("{module}.")
-    };
+    let under = if module.is_empty() { String::new() } else { format!("{module}.") };
     let mut out = Vec::new();
     for (target, source) in ties {
         let source = source.as_str().unwrap_or_default();
@@ -167,9 +157,17 @@ fn expand(
 }
 
 fn plain(pattern: &str) -> bool {
-    pattern
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.')
+    pattern.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.')
+}
+
+/// A tie's pattern, of a name's start.
+fn starting(pattern: &str) -> Result<Regex> {
+    let compiled = Regex::new(&format!("^(?:{pattern})"));
+    Ok(compiled.map_err(|cause| Invalid {
+        expected: "a tie's pattern".to_owned(),
+        found: format!("`{pattern}`: {cause}"),
+        ..Invalid::default()
+    })?)
 }
 
 /// Two patterns of many tensors: a name that one of them matches is tied to the one with what the
@@ -181,30 +179,12 @@ fn matching(
     tree: &Node,
     values: &Values,
 ) -> Result<Vec<(String, String)>> {
-    let common = target
-        .bytes()
-        .rev()
-        .zip(source.bytes().rev())
-        .take_while(|(t, s)| t == s)
-        .count();
+    let common = target.bytes().rev().zip(source.bytes().rev()).take_while(|(t, s)| t == s).count();
     let head = |pattern: &str| {
-        pattern
-            .get(..pattern.len() - common)
-            .map(|head| head.replace('\\', ""))
-            .unwrap_or_default()
+        pattern.get(..pattern.len() - common).map(|head| head.replace('\\', "")).unwrap_or_default()
     };
     let (target_head, source_head) = (head(target), head(source));
-    let compiled = |pattern: &str| {
-        Regex::new(&format!("^(?:{pattern})")).map_err(|cause| Invalid {
-            expected: "a tie's pattern".to_owned(),
-            found: format!("`{pattern}`: {cause}"),
-            ..Invalid::default()
-        })
-    };
-    let sides = [
-        (compiled(target)?, &target_head),
-        (compiled(source)?, &source_head),
-    ];
+    let sides = [(starting(target)?, &target_head), (starting(source)?, &source_head)];
     let mut out = Vec::new();
     for held in values.iter() {
         let Some(name) = held.name.strip_prefix(under) else {
@@ -217,10 +197,7 @@ fn matching(
             if !pattern.is_match(name).unwrap_or(false) {
                 continue;
             }
-            let (t, s) = (
-                format!("{under}{target_head}{rest}"),
-                format!("{under}{source_head}{rest}"),
-            );
+            let (t, s) = (format!("{under}{target_head}{rest}"), format!("{under}{source_head}{rest}"));
             if tree.leaf(&t).is_some() && tree.leaf(&s).is_some() {
                 out.push((t, s));
             }
@@ -232,19 +209,11 @@ fn matching(
 }
 
 /// Zamba's shared blocks: of n in memory, the k-th hybrid layer's is the (k mod n)-th's.
-fn shared_blocks(
-    under: &str,
-    block: &str,
-    model: &Model<'_>,
-    values: &Values,
-) -> Vec<(String, String)> {
+fn shared_blocks(under: &str, block: &str, model: &Model<'_>, values: &Values) -> Vec<(String, String)> {
     let n = count(model.config, "num_mem_blocks").unwrap_or(1);
     let n = usize::try_from(n).unwrap_or(usize::MAX);
     let layer = |name: &str, rest: &mut String| {
-        let (number, inner) = name
-            .strip_prefix(under)?
-            .strip_prefix("layers.")?
-            .split_once('.')?;
+        let (number, inner) = name.strip_prefix(under)?.strip_prefix("layers.")?.split_once('.')?;
         inner.clone_into(rest);
         index(number)
     };
@@ -260,17 +229,10 @@ fn shared_blocks(
         let Some(number) = layer(&held.name, &mut rest) else {
             continue;
         };
-        let Some(name) = rest
-            .strip_prefix(block)
-            .filter(|name| name.starts_with('.'))
-        else {
+        let Some(name) = rest.strip_prefix(block).filter(|name| name.starts_with('.')) else {
             continue;
         };
-        if let Some(names) = hybrid
-            .binary_search(&number)
-            .ok()
-            .and_then(|k| inner.get_mut(k % n))
-        {
+        if let Some(names) = hybrid.binary_search(&number).ok().and_then(|k| inner.get_mut(k % n)) {
             names.push(name.to_owned());
         }
     }
@@ -282,10 +244,7 @@ fn shared_blocks(
         names.sort_unstable();
         names.dedup();
         let pair = |name: &String| {
-            (
-                format!("{under}layers.{number}.{block}{name}"),
-                format!("{under}layers.{first}.{block}{name}"),
-            )
+            (format!("{under}layers.{number}.{block}{name}"), format!("{under}layers.{first}.{block}{name}"))
         };
         out.extend(
             names

@@ -99,11 +99,7 @@ impl Node {
             if let Some(node) = at.iter().find(|n| n.past(part)) {
                 return Some((name.get(..start)?.trim_end_matches('.'), node.count?));
             }
-            at = at
-                .iter()
-                .flat_map(|n| n.elements(part))
-                .map(|kid| &kid.node)
-                .collect();
+            at = at.iter().flat_map(|n| n.elements(part)).map(|kid| &kid.node).collect();
             if at.is_empty() {
                 return None;
             }
@@ -135,11 +131,7 @@ impl Node {
     /// The module's own tensor that stands for this name.
     pub(super) fn own_leaf(&self, name: &str) -> Option<&Leaf> {
         let own = self.leaves.iter().find(|leaf| leaf.name == name);
-        own.or_else(|| {
-            self.leaves
-                .iter()
-                .find(|leaf| leaf.name == "*" && index(name).is_some())
-        })
+        own.or_else(|| self.leaves.iter().find(|leaf| leaf.name == "*" && index(name).is_some()))
     }
 
     /// Tells the list at a path how many elements it has.
@@ -165,13 +157,7 @@ impl Node {
 pub(super) fn parse(text: &str) -> Result<Node, String> {
     let spaced = text.replace('{', " { ").replace('}', " } ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut open = vec![
-        (Kid {
-            name: String::new(),
-            optional: false,
-            node: Node::default(),
-        }),
-    ];
+    let mut open = vec![(Kid { name: String::new(), optional: false, node: Node::default() })];
     let mut words = words.into_iter().peekable();
     while let Some(word) = words.next() {
         if word == "}" {
@@ -184,9 +170,9 @@ pub(super) fn parse(text: &str) -> Result<Node, String> {
         if word.contains('=') && !word.contains(':') {
             let kid = module(word, opens)?;
             if opens {
-                open.push(kid)
+                open.push(kid);
             } else {
-                parent.kids.push(kid)
+                parent.kids.push(kid);
             }
         } else if opens {
             open.push(module(word, true)?);
@@ -211,20 +197,10 @@ fn module(word: &str, opens: bool) -> Result<Kid, String> {
         None => (head, None),
     };
     let (name, optional) = optional(name);
-    let bias = |optional| Leaf {
-        name: "bias".to_owned(),
-        optional,
-        ..Leaf::default()
-    };
-    let mut node = Node {
-        plug,
-        ..Node::default()
-    };
+    let bias = |optional| Leaf { name: "bias".to_owned(), optional, ..Leaf::default() };
+    let mut node = Node { plug, ..Node::default() };
     if !opens {
-        node.leaves.push(Leaf {
-            name: "weight".to_owned(),
-            ..Leaf::default()
-        });
+        node.leaves.push(Leaf { name: "weight".to_owned(), ..Leaf::default() });
     }
     let mut letters = kind.chars();
     node.kind = match letters.next() {
@@ -239,26 +215,16 @@ fn module(word: &str, opens: bool) -> Result<Kid, String> {
         "o" => node.leaves.push(bias(true)),
         _ => return Err(format!("{word}: no such kind")),
     }
-    Ok(Kid {
-        name: name.to_owned(),
-        optional,
-        node,
-    })
+    Ok(Kid { name: name.to_owned(), optional, node })
 }
 
 fn plug(text: &str) -> Result<Plug, String> {
-    let (config, usual) = text
-        .split_once('/')
-        .ok_or_else(|| format!("@{text}: no type"))?;
+    let (config, usual) = text.split_once('/').ok_or_else(|| format!("@{text}: no type"))?;
     let (causal_lm, usual) = match usual.strip_prefix("lm:") {
         Some(usual) => (true, usual),
         None => (false, usual),
     };
-    Ok(Plug {
-        config: config.to_owned(),
-        usual: usual.to_owned(),
-        causal_lm,
-    })
+    Ok(Plug { config: config.to_owned(), usual: usual.to_owned(), causal_lm })
 }
 
 fn leaf(word: &str) -> Result<Leaf, String> {
@@ -268,11 +234,7 @@ fn leaf(word: &str) -> Result<Leaf, String> {
     for flag in list.split(',').filter(|f| !f.is_empty()) {
         set_flag(&mut flags, flag).ok_or_else(|| format!("{word}: no such flag"))?;
     }
-    Ok(Leaf {
-        name: name.to_owned(),
-        optional,
-        flags,
-    })
+    Ok(Leaf { name: name.to_owned(), optional, flags })
 }
 
 fn set_flag(flags: &mut Flags, flag: &str) -> Option<()> {
@@ -282,10 +244,7 @@ fn set_flag(flags: &mut Flags, flag: &str) -> Option<()> {
         Some(_) => return None,
         None => match flag {
             "X" | "XT" => {
-                flags.experts = Some(Experts {
-                    transposed: flag == "XT",
-                    count: None,
-                })
+                flags.experts = Some(Experts { transposed: flag == "XT", count: None });
             }
             "f" => flags.fp32 = true,
             "B" => flags.buffer = true,
@@ -301,5 +260,67 @@ fn optional(name: &str) -> (&str, bool) {
     match name.strip_suffix('?') {
         Some(name) => (name, true),
         None => (name, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Node {
+        parse("model{embed=E{weight extra} layers{*{attn{q=Lb k=Lo scale?:B,f} experts?{w:XT,E=n b:LAST=-1}}} tower@vision_config/lm:clip{norm=N}} head=L").unwrap()
+    }
+
+    #[test]
+    fn reads_modules_and_their_tensors() {
+        let tree = tree();
+        let bias = tree.leaf("model.layers.3.attn.q.bias").unwrap();
+        assert!(!bias.optional);
+        assert!(tree.leaf("model.layers.3.attn.k.bias").unwrap().optional);
+        let scale = &tree.leaf("model.layers.0.attn.scale").unwrap().flags;
+        assert!(scale.buffer && scale.fp32);
+        let experts = tree.leaf("model.layers.0.experts.w").unwrap().flags.experts.clone();
+        assert_eq!(experts, Some(Experts { transposed: true, count: Some("n".to_owned()) }));
+        assert_eq!(tree.leaf("model.layers.0.experts.b").unwrap().flags.last, Some(-1.0));
+        let plug = tree.kid("model").unwrap().node.kid("tower").unwrap().node.plug.clone().unwrap();
+        assert_eq!(
+            (plug.config.as_str(), plug.usual.as_str(), plug.causal_lm),
+            ("vision_config", "clip", true)
+        );
+        for absent in [
+            "head.bias",
+            "model.layers.x.attn.q.weight",
+            "model.layers.01.attn.q.weight",
+            "head",
+            "",
+            ".",
+            "head.weight.",
+        ] {
+            assert!(tree.leaf(absent).is_none(), "{absent}");
+        }
+    }
+
+    #[test]
+    fn ends_a_list_where_the_config_does() {
+        let mut tree = tree();
+        tree.set_count("model.layers", 2);
+        assert!(tree.leaf("model.layers.1.attn.q.weight").is_some());
+        assert!(tree.leaf("model.layers.2.attn.q.weight").is_none());
+        assert_eq!(tree.past_end("model.layers.2.any.thing"), Some(("model.layers", 2)));
+        assert_eq!(tree.past_end("model.layers.1.any.thing"), None);
+    }
+
+    #[test]
+    fn looks_up_names_of_any_length() {
+        let long = "model.layers.0.".repeat(10_000);
+        assert!(tree().leaf(&long).is_none());
+        assert!(tree().past_end(&long).is_none());
+    }
+
+    #[test]
+    fn refuses_what_is_no_tree() {
+        for bad in ["a{", "a{b}}", "a=Q", "a:ZZ", "a=Lx", "a@b{}"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -19,22 +19,21 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Adds a tensor; one that is there already stays, and is named.
-    pub(super) fn add(&mut self, name: String, value: Value) -> Result<usize, &Held> {
-        if let Some(&place) = self.places.get(&name) {
-            return Err(&self.held[place]);
+    /// Adds a tensor; gives it back where there is one of this name already.
+    pub(super) fn add(&mut self, name: &str, value: Value) -> Option<Value> {
+        if self.places.contains_key(name) {
+            return Some(value);
         }
-        let place = self.held.len();
-        self.places.insert(name.clone(), place);
-        self.held.push(Held { name, value });
-        Ok(place)
+        self.places.insert(name.to_owned(), self.held.len());
+        self.held.push(Held { name: name.to_owned(), value });
+        None
     }
 
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
 
-    /// The tensor at a place that [`Values::add`] or [`Values::place`] gave.
+    /// The tensor at a place that [`Values::place`] gave.
     pub(super) fn at(&self, place: usize) -> &Held {
         &self.held[place]
     }
