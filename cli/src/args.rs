@@ -99,6 +99,7 @@ pub(crate) struct Inspect {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = STATUS)]
 pub(crate) struct Demo {
     /// Keep the model and its packed checkpoints in this new or empty folder.
     #[arg(long, value_name = "DIR")]

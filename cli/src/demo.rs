@@ -11,6 +11,7 @@ use glyd_packers::{Options, SHARD_BYTES};
 use glyd_verify::{Report, Verdict};
 
 use crate::args::Demo;
+use crate::meter::Meter;
 use crate::output::{self, Failure, Status, bytes};
 use crate::verify::finding_line;
 
@@ -33,6 +34,8 @@ const CONFIG: &str = r#"{
 "#;
 
 pub(crate) fn run(args: &Demo) -> Result<Status, Failure> {
+    // Silent: it is there so that an interrupt takes the temporary folder away.
+    let meter = Meter::new("demo", true);
     let temporary = tempfile::tempdir()
         .map_err(|source| io("make a temporary folder in", &std::env::temp_dir(), source))?;
     let dir = match &args.keep {
@@ -47,11 +50,11 @@ pub(crate) fn run(args: &Demo) -> Result<Status, Failure> {
     output::print(&format!("made a model with weights like a trained one's: {} of bf16\n\n", bytes(size)))?;
     for layout in Layout::ALL {
         let out = dir.join(layout.name());
-        let written = pack(&model, &out, layout)?;
+        let written = pack(&model, &out, layout, &meter)?;
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let percent = written as f64 * 100.0 / size as f64;
         output::print(&format!("packed, layout {layout}: {}, {percent:.1} % of bf16\n", bytes(written)))?;
-        let report = verify(&out)?;
+        let report = verify(&out, &meter)?;
         output::print(&format!(
             "verified: {} ({} tensors decoded or read, each has its sha256)\n",
             report.verdict().name(),
@@ -60,7 +63,7 @@ pub(crate) fn run(args: &Demo) -> Result<Status, Failure> {
         if report.verdict() != Verdict::Good {
             return Ok(Status::No);
         }
-        let caught = flip(&out)?;
+        let caught = flip(&out, &meter)?;
         output::print(&caught)?;
     }
     if let Some(dir) = &args.keep {
@@ -86,7 +89,7 @@ fn new_folder(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-fn pack(model: &Path, out: &Path, layout: Layout) -> Result<u64, Failure> {
+fn pack(model: &Path, out: &Path, layout: Layout, meter: &Meter) -> Result<u64, Failure> {
     let options = Options {
         layout,
         merge: true,
@@ -95,16 +98,16 @@ fn pack(model: &Path, out: &Path, layout: Layout) -> Result<u64, Failure> {
         threads: None,
         source: Source { repo: b"demo".to_vec(), revision: None },
     };
-    let summary = glyd_packers::pack(&Checkpoint::open(model)?, out, &options, &())?;
+    let summary = glyd_packers::pack(&Checkpoint::open(model)?, out, &options, meter)?;
     Ok(summary.bytes.written.unwrap_or(0))
 }
 
-fn verify(dir: &Path) -> Result<Report, Failure> {
-    Ok(glyd_verify::verify(dir, &glyd_verify::Options::default(), &())?)
+fn verify(dir: &Path, meter: &Meter) -> Result<Report, Failure> {
+    Ok(glyd_verify::verify(dir, &glyd_verify::Options::default(), meter)?)
 }
 
 /// Flips one bit of a packed matrix, shows what `verify` finds, and flips it back.
-fn flip(dir: &Path) -> Result<String, Failure> {
+fn flip(dir: &Path, meter: &Meter) -> Result<String, Failure> {
     let path = dir.join(glyd_format::packed::SINGLE_NAME);
     let at = Packed::open(dir)?.packed.and_then(|packed| {
         let (name, entry) = packed.manifest().packs.first()?;
@@ -114,11 +117,12 @@ fn flip(dir: &Path) -> Result<String, Failure> {
     });
     let at = at.unwrap_or(0);
     flip_bit(&path, at).map_err(|source| io("flip a bit of", &path, source))?;
-    let report = verify(dir)?;
+    let report = verify(dir, meter)?;
     flip_bit(&path, at).map_err(|source| io("flip a bit of", &path, source))?;
-    let found: String = report.findings.iter().map(finding_line).collect();
+    let found: String =
+        report.findings.iter().map(|finding| format!("  {}\n", finding_line(finding))).collect();
     let verdict = report.verdict().name();
-    Ok(format!("one bit flipped at byte {at}: verified: {verdict}\n  {found}and flipped back\n\n"))
+    Ok(format!("one bit flipped at byte {at}: verified: {verdict}\n{found}and flipped back\n\n"))
 }
 
 fn flip_bit(path: &Path, at: u64) -> std::io::Result<()> {

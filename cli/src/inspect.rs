@@ -1,28 +1,36 @@
 //! `glyd inspect`.
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use glyd_format::finding::Finding;
+use glyd_format::finding::{Finding, Level};
+use glyd_format::header::Tensor;
 use glyd_format::layout::BASE_BYTES;
-use glyd_format::manifest::{MANIFEST_NAME, PackEntry, Version};
+use glyd_format::manifest::{MANIFEST_NAME, PackEntry, Version, buffer_name};
 use glyd_format::packed::Opened;
-use glyd_format::{Checkpoint, Coding, Layout, Packed};
+use glyd_format::{Buffer, Checkpoint, Coding, Layout, Packed};
 use glyd_packers::{Options, SHARD_BYTES, Summary};
 use serde_json::{Value, json};
 
 use crate::args::Inspect;
 use crate::output::{self, Failure, SCHEMA, Status, bytes, count};
-use crate::pack::{check_folder, source};
+use crate::pack::{check_folder, say_notes, source};
 use crate::verify::{finding, finding_line};
 
 pub(crate) fn run(args: &Inspect) -> Result<Status, Failure> {
     check_folder(&args.dir)?;
-    if args.dir.join(MANIFEST_NAME).exists() { inspect_packed(args) } else { inspect_source(args) }
+    // A link that dangles is there too.
+    if std::fs::symlink_metadata(args.dir.join(MANIFEST_NAME)).is_ok() {
+        inspect_packed(args)
+    } else {
+        inspect_source(args)
+    }
 }
 
 /// A checkpoint that is not packed: what packing it would do.
 fn inspect_source(args: &Inspect) -> Result<Status, Failure> {
     let checkpoint = Checkpoint::open(&args.dir)?;
+    say_notes(&checkpoint);
     let options = Options {
         layout: Layout::Mma,
         merge: true,
@@ -35,7 +43,7 @@ fn inspect_source(args: &Inspect) -> Result<Status, Failure> {
     if args.json {
         output::print_json(&source_document(&summary, &args.dir))?;
     } else {
-        output::print(&source_text(&summary, &args.dir))?;
+        output::print_lines(&source_lines(&summary, &checkpoint, &args.dir))?;
     }
     Ok(Status::Good)
 }
@@ -72,40 +80,36 @@ fn source_document(summary: &Summary, dir: &Path) -> Value {
     })
 }
 
-fn source_text(summary: &Summary, dir: &Path) -> String {
-    let mut text = format!("`{}`: not packed; `glyd pack` would save\n", dir.display());
+fn source_lines(summary: &Summary, checkpoint: &Checkpoint, dir: &Path) -> Vec<String> {
+    let mut lines = vec![format!("`{}`: not packed; `glyd pack` would save", dir.display())];
     for pack in &summary.matrices {
         let [rows, columns] = pack.shape;
         let experts =
             pack.experts.map(|experts| format!(", {}", count(experts, "expert"))).unwrap_or_default();
-        text.push_str(&format!("  packed  {} {rows} x {columns}{experts}\n", pack.pack));
+        lines.push(format!("  packed   {} {rows} x {columns}{experts}", pack.pack));
         if pack.tensors.len() > 1 {
-            pack.tensors.iter().for_each(|tensor| text.push_str(&format!("            {tensor}\n")));
+            lines.extend(pack.tensors.iter().map(|tensor| format!("             {tensor}")));
         }
     }
-    for left in &summary.left {
-        text.push_str(&format!(
-            "  as is   {} {} {:?} ({})\n",
-            left.tensor, left.dtype, left.shape, left.reason
-        ));
-    }
-    for dropped in &summary.dropped {
-        text.push_str(&format!(
-            "  dropped {} {} ({})\n",
-            dropped.tensor,
-            bytes(dropped.bytes),
-            dropped.reason
-        ));
-    }
-    summary.notes.iter().for_each(|note| text.push_str(&format!("  note    {note}\n")));
-    text.push_str(&format!(
-        "{} to pack: {}; {} as they are: {}\n",
+    lines.extend(
+        summary.left.iter().map(|left| {
+            format!("  as is    {} {} {:?} ({})", left.tensor, left.dtype, left.shape, left.reason)
+        }),
+    );
+    lines.extend(summary.dropped.iter().map(|dropped| {
+        format!("  dropped  {} {} ({})", dropped.tensor, bytes(dropped.bytes), dropped.reason)
+    }));
+    // Those of the checkpoint are on stderr.
+    let notes = summary.notes.iter().filter(|note| !checkpoint.notes().contains(note));
+    lines.extend(notes.map(|note| format!("  note     {note}")));
+    lines.push(format!(
+        "{} to pack: {}; {} as they are: {}",
         count(summary.packs, "matrix"),
         bytes(summary.bytes.packed_source),
         count(summary.plain_tensors, "tensor"),
         bytes(summary.bytes.plain)
     ));
-    text
+    lines
 }
 
 /// A pack, as its headers and its entry have it.
@@ -140,12 +144,10 @@ impl PackLine<'_> {
 
 fn inspect_packed(args: &Inspect) -> Result<Status, Failure> {
     let Opened { packed, findings } = Packed::open(&args.dir)?;
-    let Some(packed) = packed else {
+    let damage = findings.iter().any(|finding| finding.level == Level::Damage);
+    let Some(packed) = packed.filter(|_| !damage) else {
         return damaged(args, &findings);
     };
-    if findings.iter().any(|finding| finding.level == glyd_format::finding::Level::Damage) {
-        return damaged(args, &findings);
-    }
     let mut lines = Vec::new();
     for (name, entry) in &packed.manifest().packs {
         let Some(buffers) = packed.buffers(name, entry) else { continue };
@@ -160,11 +162,12 @@ fn inspect_packed(args: &Inspect) -> Result<Status, Failure> {
     if args.json {
         output::print_json(&packed_document(&packed, &lines, &findings))?;
     } else {
-        output::print(&packed_text(&packed, &lines))?;
+        output::print_lines(&packed_lines(&packed, &lines, &findings))?;
     }
     Ok(Status::Good)
 }
 
+/// A checkpoint that is not what it says: only what was found is told.
 fn damaged(args: &Inspect, findings: &[Finding]) -> Result<Status, Failure> {
     if args.json {
         let findings: Vec<Value> = findings.iter().map(finding).collect();
@@ -173,20 +176,35 @@ fn damaged(args: &Inspect, findings: &[Finding]) -> Result<Status, Failure> {
             "command": "inspect",
             "path": args.dir.display().to_string(),
             "packed": true,
+            "format": null,
+            "layout": null,
+            "glyd": null,
+            "source": null,
+            "packs": null,
+            "plain": null,
+            "bytes": null,
+            "bits_per_weight": null,
             "findings": findings,
         }))?;
     } else {
-        output::print(&findings.iter().map(finding_line).collect::<String>())?;
+        output::print_lines(&findings.iter().map(finding_line).collect::<Vec<_>>())?;
     }
     Ok(Status::No)
 }
 
-/// Names and bytes of what is saved as it is.
-fn plain(packed: &Packed) -> Vec<(&str, &glyd_format::header::Tensor)> {
-    let names = packed.manifest().tensors.iter().flatten();
-    names
-        .filter_map(|(name, _)| Some((name.as_str(), packed.weights().tensor(packed.weights().find(name)?))))
-        .collect()
+/// Names and headers of what is saved as it is: in the manifest's order, where it has one.
+fn plain(packed: &Packed) -> Vec<(&str, &Tensor)> {
+    let weights = packed.weights();
+    let tensor = |name| Some((name, weights.tensor(weights.find(name)?)));
+    if let Some(tensors) = &packed.manifest().tensors {
+        return tensors.iter().filter_map(|(name, _)| tensor(name)).collect();
+    }
+    let mut buffers = HashSet::new();
+    for (name, entry) in &packed.manifest().packs {
+        let layout = entry.coding.layout();
+        buffers.extend(Buffer::ALL.map(|buffer| buffer_name(name, entry.experts.is_some(), layout, buffer)));
+    }
+    weights.names().filter(|name| !buffers.contains(*name)).filter_map(tensor).collect()
 }
 
 fn packed_document(packed: &Packed, lines: &[PackLine<'_>], findings: &[Finding]) -> Value {
@@ -240,31 +258,32 @@ fn over_all(lines: &[PackLine<'_>]) -> Option<f64> {
     (weights > 0).then(|| bytes as f64 * 8.0 / weights as f64)
 }
 
-fn packed_text(packed: &Packed, lines: &[PackLine<'_>]) -> String {
+fn packed_lines(packed: &Packed, packs: &[PackLine<'_>], findings: &[Finding]) -> Vec<String> {
     let manifest = packed.manifest();
     let source = &manifest.source;
     let revision = source.revision.as_deref().map(|revision| format!(" at {revision}")).unwrap_or_default();
-    let mut text = format!(
-        "`{}`: {}, {}, packed from `{}`{revision}\n",
+    let mut lines: Vec<String> = findings.iter().map(finding_line).collect();
+    lines.push(format!(
+        "`{}`: {}, {}, packed from `{}`{revision}",
         packed.dir().display(),
         manifest.format.name(),
         manifest.layout,
         source.display()
-    );
-    let name_width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(4);
-    if !lines.is_empty() {
+    ));
+    let name_width = packs.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(4);
+    if !packs.is_empty() {
         let exceptions = if manifest.layout == Layout::Mma12 { "  exceptions" } else { "" };
-        text.push_str(&format!(
-            "{:name_width$}  {:>17}  bits a weight  bytes a step{exceptions}\n",
+        lines.push(format!(
+            "{:name_width$}  {:>17}  bits a weight  bytes a step{exceptions}",
             "pack", "shape"
         ));
     }
-    for line in lines {
+    for line in packs {
         let [rows, columns] = line.entry.shape;
         let shape = format!("{rows} x {columns}");
         let exceptions = line.exceptions().map(|count| format!("  {count:>10}")).unwrap_or_default();
-        text.push_str(&format!(
-            "{:name_width$}  {shape:>17}  {:>13.3}  {:>12.1}{exceptions}\n",
+        lines.push(format!(
+            "{:name_width$}  {shape:>17}  {:>13.3}  {:>12.1}{exceptions}",
             line.name,
             line.bits_per_weight(),
             line.bytes_per_step()
@@ -273,15 +292,15 @@ fn packed_text(packed: &Packed, lines: &[PackLine<'_>]) -> String {
     let plain = plain(packed);
     let total = plain.iter().map(|(_, tensor)| tensor.bytes()).sum();
     for (name, tensor) in &plain {
-        text.push_str(&format!("{name}  {} {:?}\n", tensor.dtype, tensor.shape));
+        lines.push(format!("{name}  {} {:?}", tensor.dtype, tensor.shape));
     }
-    let bits = over_all(lines).map(|bits| format!(", {bits:.3} bits a weight")).unwrap_or_default();
-    text.push_str(&format!(
-        "{} packed: {}{bits}; {} as they are: {}\n",
-        count(lines.len() as u64, "matrix"),
-        bytes(lines.iter().map(|line| line.bytes).sum()),
+    let bits = over_all(packs).map(|bits| format!(", {bits:.3} bits a weight")).unwrap_or_default();
+    lines.push(format!(
+        "{} packed: {}{bits}; {} as they are: {}",
+        count(packs.len() as u64, "matrix"),
+        bytes(packs.iter().map(|line| line.bytes).sum()),
         count(plain.len() as u64, "tensor"),
         bytes(total)
     ));
-    text
+    lines
 }

@@ -12,8 +12,8 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command};
 use output::{Failure, Status, fail};
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => ("inspect", args.json, inspect::run(args)),
         Command::Demo(args) => ("demo", false, demo::run(args)),
     };
-    done.unwrap_or_else(|failure| fail(command, json, &failure)).into()
+    done.unwrap_or_else(|failure| fail(Some(command), json, &failure)).into()
 }
 
 /// Tells what is wrong with the command line, or prints the help that was asked for.
@@ -38,15 +38,19 @@ fn refuse(error: &clap::Error) -> Status {
     if told {
         return match output::print(&error.render().to_string()) {
             Ok(()) => Status::Good,
-            Err(error) => fail("help", false, &Failure::Stdout(error)),
+            Err(error) => fail(None, false, &Failure::Stdout(error)),
         };
     }
-    let mut arguments = std::env::args_os().skip(1);
-    let command = arguments.next().unwrap_or_default().to_string_lossy().into_owned();
-    if arguments.any(|argument| argument == "--json") {
-        return fail(&command, true, &Failure::Usage(error.render().to_string()));
-    }
-    // clap's own form: it is on stderr, and has the usage below the message.
+    // clap's own form: it has the usage below the message.
     let _ = error.print();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    if arguments.iter().any(|argument| argument == "--json") {
+        let named = arguments.iter().find(|argument| !argument.starts_with('-')).map(String::as_str);
+        let command = named.filter(|named| Cli::command().find_subcommand(named).is_some());
+        let message = error.to_string();
+        let message = message.trim_start_matches("error: ").trim_end().to_owned();
+        output::print_failure(command, &Failure::Usage(message));
+    }
     Status::Failed
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -123,13 +124,62 @@ impl Failure {
         match self {
             Failure::Format(error)
             | Failure::Packers(Packers::Source(error))
-            | Failure::Verify(Verify::Read(error)) => format_errors(error).into_iter().map(detail).collect(),
-            _ => self
-                .lines()
+            | Failure::Verify(Verify::Read(error)) => format_errors(error)
                 .into_iter()
-                .map(|message| json!({ "kind": self.kind(), "message": message }))
+                .map(|error| format_detail(error).json(chain(error)))
                 .collect(),
+            _ => self.lines().into_iter().map(|message| self.detail().json(message)).collect(),
         }
+    }
+
+    /// What of a failure that is no checkpoint's has a field of its own.
+    fn detail(&self) -> Detail<'_> {
+        use glyd_packers::Error as Packers;
+        let mut detail = Detail { kind: self.kind(), ..Detail::default() };
+        match self {
+            Failure::Packers(Packers::NothingToPack { path, reason }) => {
+                detail.file = Some(path);
+                detail.found = Some(reason);
+            }
+            Failure::Packers(Packers::Output { path, reason, hint }) => {
+                detail.file = Some(path);
+                detail.found = Some(reason);
+                detail.hint = Some(hint);
+            }
+            Failure::Packers(Packers::Write { path, .. }) => detail.file = Some(path),
+            Failure::Packers(Packers::Mismatch { pack, expected, found, .. }) => {
+                detail.tensor = Some(pack);
+                detail.expected = Some(expected);
+                detail.found = Some(found);
+            }
+            _ => {}
+        }
+        detail
+    }
+}
+
+/// An error's parts: what it is not about is null in JSON.
+#[derive(Default)]
+struct Detail<'a> {
+    kind: &'static str,
+    file: Option<&'a Path>,
+    tensor: Option<&'a str>,
+    expected: Option<&'a str>,
+    found: Option<&'a str>,
+    hint: Option<&'a str>,
+}
+
+impl Detail<'_> {
+    fn json(&self, message: String) -> Value {
+        json!({
+            "kind": self.kind,
+            "message": message,
+            "file": self.file.map(|file| file.display().to_string()),
+            "tensor": self.tensor,
+            "expected": self.expected,
+            "found": self.found,
+            "hint": self.hint,
+        })
     }
 }
 
@@ -148,14 +198,22 @@ fn format_kind(error: &glyd_format::Error) -> &'static str {
     }
 }
 
-fn detail(error: &glyd_format::Error) -> Value {
-    let mut detail = json!({ "kind": format_kind(error), "message": chain(error) });
-    if let glyd_format::Error::Invalid(what) = error {
-        detail["file"] = json!(what.file.as_ref().map(|file| file.display().to_string()));
-        detail["tensor"] = json!(what.tensor);
-        detail["expected"] = json!(what.expected);
-        detail["found"] = json!(what.found);
-        detail["hint"] = json!(what.hint);
+fn format_detail(error: &glyd_format::Error) -> Detail<'_> {
+    let mut detail = Detail { kind: format_kind(error), ..Detail::default() };
+    match error {
+        glyd_format::Error::Invalid(what) => {
+            detail.file = what.file.as_deref();
+            detail.tensor = what.tensor.as_deref();
+            detail.expected = Some(&what.expected);
+            detail.found = Some(&what.found);
+            detail.hint = what.hint.as_deref();
+        }
+        glyd_format::Error::Io { path, .. } => detail.file = Some(path),
+        glyd_format::Error::Unsupported { found, hint, .. } => {
+            detail.found = Some(found);
+            detail.hint = Some(hint);
+        }
+        _ => {}
     }
     detail
 }
@@ -171,33 +229,51 @@ fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// Tells of a failure, in the form that was asked for; returns how the program ends.
-pub(crate) fn fail(command: &str, json: bool, failure: &Failure) -> Status {
-    if let Failure::Stdout(error) = failure
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
-        // Whoever reads has what it wanted.
-        return Status::Good;
-    }
-    let lines = failure.lines();
+/// Tells of a failure on stderr and, where it was asked for, as JSON on stdout; returns how the program
+/// ends.
+pub(crate) fn fail(command: Option<&str>, json: bool, failure: &Failure) -> Status {
+    failure.lines().iter().for_each(|line| say(&format!("glyd: {line}")));
     if json && !matches!(failure, Failure::Stdout(_)) {
-        let error =
-            json!({ "kind": failure.kind(), "message": lines.join("\n"), "errors": failure.details() });
-        let document = json!({ "schema": SCHEMA, "command": command, "error": error });
-        if let Err(error) = print_json(&document) {
-            say(&format!("glyd: cannot write to stdout: {error}"));
-        }
-    } else {
-        lines.iter().for_each(|line| say(&format!("glyd: {line}")));
+        print_failure(command, failure);
     }
     failure.status()
 }
 
-/// Prints data.
+/// Prints a failure as JSON.
+pub(crate) fn print_failure(command: Option<&str>, failure: &Failure) {
+    let error = json!({
+        "kind": failure.kind(),
+        "message": failure.lines().join("\n"),
+        "errors": failure.details(),
+    });
+    let document = json!({ "schema": SCHEMA, "command": command, "error": error });
+    if let Err(error) = print_json(&document) {
+        say(&format!("glyd: cannot write to stdout: {error}"));
+    }
+}
+
+/// Prints data. Where the reader has closed the pipe it has what it wanted, and that is no error: how
+/// the program ends says what came of the work.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}
+
+/// Prints lines of data.
+pub(crate) fn print_lines(lines: &[String]) -> io::Result<()> {
+    print(&lines.iter().map(|line| format!("{}\n", one_line(line))).collect::<String>())
+}
+
+/// A text on one line: names and paths may hold newlines, and what a terminal would act on.
+fn one_line(text: &str) -> String {
+    let escape = |char: char| match char.is_control() {
+        true => char.escape_default().collect(),
+        false => String::from(char),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// Prints a JSON document.
@@ -210,7 +286,7 @@ pub(crate) fn print_json(document: &impl Serialize) -> io::Result<()> {
 /// Says something that is not data.
 pub(crate) fn say(line: &str) {
     // Nothing is left to tell it to where stderr is closed.
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", one_line(line));
 }
 
 /// Bytes, for people.
@@ -260,5 +336,10 @@ mod tests {
         assert_eq!(rate(2_000_000_000, 0.5), "4.00 GB/s");
         assert_eq!(count(1, "tensor"), "1 tensor");
         assert_eq!(count(0, "matrix"), "0 matrices");
+    }
+
+    #[test]
+    fn names_cannot_end_a_line_or_move_a_terminal_s_cursor() {
+        assert_eq!(one_line("a\nb\u{1b}[2Kc\r模型 ü"), "a\\nb\\u{1b}[2Kc\\r模型 ü");
     }
 }

@@ -19,6 +19,9 @@ const LIST_LINES: usize = 10;
 pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
     check_folder(&args.model)?;
     let checkpoint = Checkpoint::open(&args.model)?;
+    if !args.voice.quiet {
+        say_notes(&checkpoint);
+    }
     let options = options(args);
     let meter = Meter::new("packing", args.voice.quiet || args.dry_run);
     let summary = if args.dry_run {
@@ -32,9 +35,14 @@ pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
     if args.voice.json {
         output::print_json(&document(&summary, args, seconds))?;
     } else if !args.voice.quiet {
-        output::print(&text(&summary, args, seconds))?;
+        output::print_lines(&lines(&summary, &checkpoint, args, seconds))?;
     }
     Ok(Status::Good)
+}
+
+/// Says which of a model's files are left alone.
+pub(crate) fn say_notes(checkpoint: &Checkpoint) {
+    checkpoint.notes().iter().for_each(|note| output::say(&format!("glyd: note: {note}")));
 }
 
 /// A model that is no folder is no typing error to be taken for something else.
@@ -156,7 +164,7 @@ fn document<'a>(summary: &'a Summary, args: &Pack, seconds: f64) -> Document<'a>
 }
 
 /// What was done, or would be, in words.
-fn text(summary: &Summary, args: &Pack, seconds: f64) -> String {
+fn lines(summary: &Summary, checkpoint: &Checkpoint, args: &Pack, seconds: f64) -> Vec<String> {
     let mut lines = Vec::new();
     let head = if args.dry_run { "would pack" } else { "packed" };
     lines.push(format!(
@@ -193,7 +201,14 @@ fn text(summary: &Summary, args: &Pack, seconds: f64) -> String {
         lines.push(format!("  widened  {widened} from bf16 to fp32, which the model keeps them in: exact"));
     }
     lines.extend(dropped_lines(summary));
-    lines.extend(summary.notes.iter().map(|note| format!("  note     {note}")));
+    // Those of the checkpoint are on stderr.
+    let notes = summary.notes.iter().filter(|note| !checkpoint.notes().contains(note));
+    lines.extend(notes.map(|note| format!("  note     {note}")));
+    if !summary.copied.is_empty() {
+        let verb = if args.dry_run { "to copy" } else { "copied " };
+        let total = summary.copied.iter().map(|(_, bytes)| bytes).sum();
+        lines.push(format!("  {verb}  {}: {}", count(summary.copied.len() as u64, "file"), bytes(total)));
+    }
     if let Some(written) = summary.bytes.written {
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let percent = written as f64 * 100.0 / summary.bytes.source.max(1) as f64;
@@ -204,8 +219,7 @@ fn text(summary: &Summary, args: &Pack, seconds: f64) -> String {
             rate(summary.bytes.source, seconds)
         ));
     }
-    lines.push(String::new());
-    lines.join("\n")
+    lines
 }
 
 /// Why tensors are saved as they are: a line a reason, the most bytes first.

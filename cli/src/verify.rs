@@ -18,7 +18,7 @@ pub(crate) fn run(args: &Verify) -> Result<Status, Failure> {
     if args.voice.json {
         output::print_json(&document(&report, meter.seconds()))?;
     } else if !args.voice.quiet || report.verdict() == Verdict::Damaged {
-        output::print(&text(&report, meter.seconds()))?;
+        output::print_lines(&lines(&report, meter.seconds()))?;
     }
     Ok(match report.verdict() {
         Verdict::Good | Verdict::Unchecked => Status::Good,
@@ -57,11 +57,11 @@ pub(crate) fn finding(finding: &Finding) -> Value {
 
 /// A finding in words.
 pub(crate) fn finding_line(finding: &Finding) -> String {
-    format!("{} ({}): {finding}\n", finding.level.name(), finding.rule)
+    format!("{} ({}): {finding}", finding.level.name(), finding.rule)
 }
 
-fn text(report: &Report, seconds: f64) -> String {
-    let mut text: String = report.findings.iter().map(finding_line).collect();
+fn lines(report: &Report, seconds: f64) -> Vec<String> {
+    let mut lines: Vec<String> = report.findings.iter().map(finding_line).collect();
     let what = match (report.format, report.layout) {
         (Some(format), Some(layout)) => format!(" ({}, {layout})", format.name()),
         _ => String::new(),
@@ -80,12 +80,12 @@ fn text(report: &Report, seconds: f64) -> String {
         ),
         Verdict::Damaged => format!("{}; {good}", count(report.findings.len() as u64, "finding")),
     };
-    text.push_str(&format!(
-        "{}: `{}`{what}: {rest}; {} in {seconds:.1} s ({})\n",
+    lines.push(format!(
+        "{}: `{}`{what}: {rest}; {} in {seconds:.1} s ({})",
         verdict.name(),
         report.path.display(),
         bytes(report.bytes),
         rate(report.bytes, seconds)
     ));
-    text
+    lines
 }
