@@ -126,9 +126,9 @@ impl Failure {
             | Failure::Packers(Packers::Source(error))
             | Failure::Verify(Verify::Read(error)) => format_errors(error)
                 .into_iter()
-                .map(|error| format_detail(error).json(chain(error)))
+                .map(|error| format_detail(error).json(&chain(error)))
                 .collect(),
-            _ => self.lines().into_iter().map(|message| self.detail().json(message)).collect(),
+            _ => self.lines().iter().map(|message| self.detail().json(message)).collect(),
         }
     }
 
@@ -170,7 +170,7 @@ struct Detail<'a> {
 }
 
 impl Detail<'_> {
-    fn json(&self, message: String) -> Value {
+    fn json(&self, message: &str) -> Value {
         json!({
             "kind": self.kind,
             "message": message,

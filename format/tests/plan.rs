@@ -301,3 +301,22 @@ fn finds_quantization_wherever_it_is_told() {
     assert!(quantized(&json!({"text_config": {"quantization_config": {"quant_method": "fp8"}}})).is_some());
     assert!(quantized(&json!({"quantization_config": null, "text_config": 3})).is_none());
 }
+
+#[test]
+fn an_encoder_of_a_language_models_type_is_packed_as_an_unknown_one() {
+    let mut case = Case::llama();
+    case.tensors.remove("lm_head.weight");
+    case.config["tie_word_embeddings"] = json!(false);
+    let refused = case.plan().unwrap_err().to_string();
+    assert!(refused.contains("lm_head.weight"), "{refused}");
+    case.config["architectures"] = json!(["LlamaModel"]);
+    let planned = case.plan().unwrap();
+    assert!(packs(&planned).contains(&"model.layers.0.self_attn.k_proj".to_owned()), "none merged");
+    assert!(
+        planned.notes[0].contains("LlamaModel, which is not the LlamaForCausalLM"),
+        "{:?}",
+        planned.notes
+    );
+    case.config["architectures"] = json!(["LlamaForCausalLM"]);
+    assert!(case.plan().is_err());
+}

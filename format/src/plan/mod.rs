@@ -194,9 +194,27 @@ pub fn quantized(config: &Json) -> Option<&Json> {
 /// Names everything that the checkpoint lacks, and what cannot be made of what it has.
 pub fn plan(config: &Json, inventory: &Inventory, options: &mut Options<'_>) -> Result<Plan> {
     match family::find(config)? {
-        family::Found::Known(mut model) => plan_known(&mut model, inventory, options),
+        family::Found::Known(mut model) => {
+            let class = model.class;
+            plan_known(&mut model, inventory, options).or_else(|fault| match other_model(config, class) {
+                Some(what) => unknown::plan(&what, inventory, options),
+                None => Err(fault),
+            })
+        }
         family::Found::Unknown(what) => unknown::plan(&what, inventory, options),
     }
+}
+
+/// What else than a language model of `class` the config says that its checkpoint is, in words: an
+/// encoder without the head, say, of a type whose language model has one.
+fn other_model(config: &Json, class: &str) -> Option<String> {
+    const LANGUAGE_MODELS: [&str; 3] = ["ForCausalLM", "ForConditionalGeneration", "LMHeadModel"];
+    let named = config.get("architectures")?.as_array()?;
+    let named: Vec<&str> = named.iter().filter_map(Json::as_str).collect();
+    let language =
+        |name: &&str| *name == class || LANGUAGE_MODELS.iter().any(|ending| name.ends_with(ending));
+    let first = named.first()?;
+    (!named.iter().any(language)).then(|| format!("{first}, which is not the {class} of its model type,"))
 }
 
 fn plan_known(
