@@ -142,7 +142,7 @@ for_each_simd! {
 }
 
 #[inline(always)]
-fn encode_run(encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Encoded) {
+fn encode_run(simd: Simd, encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Encoded) {
     let layout = encoder.coding.layout();
     let unit_bytes = layout.list_unit_bytes();
     let mut step = Step::default();
@@ -150,7 +150,7 @@ fn encode_run(encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Enco
     for (at, data) in encoded.data.chunks_exact_mut(layout.step_bytes()).enumerate() {
         step.gather(&rows[at * STEP_COLUMNS..], stride);
         match &encoder.of {
-            Of::Mma(encoder) => encoder.encode(&step, data, &mut encoded.list),
+            Of::Mma(encoder) => encoder.encode(simd, &step, data, &mut encoded.list),
             Of::Mma12(encoder) => encoder.encode(&step, data, &mut encoded.list),
         }
         let units = encoded.list.len() / unit_bytes;

@@ -1,6 +1,7 @@
 //! The encoder of the tiered layout `mma`: `docs/format.md`, section 4.1.
 
 use glyd_format::layout::mma::{DIGIT_BYTES, RANKS, Tiers, WORD_DIGITS, block_bytes};
+use glyd_format::simd::{Simd, lanes};
 use glyd_format::step::{LANE_WEIGHTS, LANES, STEP_WEIGHTS, Step, exponent};
 
 /// The digit that passes a weight on to the next tier.
@@ -53,19 +54,21 @@ impl Encoder {
 
     /// Encodes a step: its part of the data buffer, and its block at the end of `blocks`.
     #[inline(always)]
-    pub fn encode(&self, step: &Step, data: &mut [u8], blocks: &mut Vec<u8>) {
+    pub fn encode(&self, simd: Simd, step: &Step, data: &mut [u8], blocks: &mut Vec<u8>) {
         let (digits, bytes) = data.split_at_mut(DIGIT_BYTES);
         let weights = step.weights();
-        let ranked = self.rank(weights);
-
-        let mut tier1 = [0; STEP_WEIGHTS];
-        for (digit, &(rank, _)) in tier1.iter_mut().zip(&ranked) {
+        let (mut exponents, mut ranks, mut digits1) = (lanes::EMPTY, lanes::EMPTY, lanes::EMPTY);
+        for (to, &weight) in exponents.iter_mut().zip(weights) {
+            *to = exponent(weight);
+        }
+        lanes::look_up(simd, &self.ranks, &exponents, &mut ranks);
+        for (digit, &rank) in digits1.iter_mut().zip(&ranks) {
             *digit = rank.min(PASS);
         }
         for lane in 0..LANES {
             for half in 0..2 {
                 let from = LANE_WEIGHTS * lane + HALF * half;
-                pack_digits(&tier1[from..][..HALF], &mut digits[DIGIT_BYTES / 2 * half + 4 * lane..][..4]);
+                pack_digits(&digits1[from..][..HALF], &mut digits[DIGIT_BYTES / 2 * half + 4 * lane..][..4]);
                 let low = &mut bytes[STEP_WEIGHTS / 2 * half + HALF * lane..][..HALF];
                 let weights = weights[from..][..HALF].as_chunks::<2>().0;
                 for (low, &[first, second]) in low.as_chunks_mut::<2>().0.iter_mut().zip(weights) {
@@ -79,60 +82,33 @@ impl Encoder {
         }
 
         // Each tier's weights are those that the one before it passes on, in step order.
-        let mut passed = [(0, 0); STEP_WEIGHTS];
-        let t1 = pass(&ranked, PASS, &mut passed);
-        let tier2 = tier_digits(&passed[..t1], PASS);
-        let mut rest = [(0, 0); STEP_WEIGHTS];
-        let t2 = pass(&passed[..t1], 2 * PASS, &mut rest);
-        let tier3 = tier_digits(&rest[..t2], 2 * PASS);
-        let mut raw = [(0, 0); STEP_WEIGHTS];
-        let t3 = pass(&rest[..t2], 3 * PASS, &mut raw);
-
+        let (mut ranks2, mut exponents2) = (lanes::EMPTY, lanes::EMPTY);
+        let t1 =
+            lanes::compress(simd, [&ranks, &exponents], STEP_WEIGHTS, PASS, [&mut ranks2, &mut exponents2]);
+        let (mut ranks3, mut exponents3) = (lanes::EMPTY, lanes::EMPTY);
+        let t2 = lanes::compress(simd, [&ranks2, &exponents2], t1, 2 * PASS, [&mut ranks3, &mut exponents3]);
+        let t3 = lanes::compress(simd, [&ranks3, &exponents3], t2, 3 * PASS, [&mut ranks, &mut exponents]);
+        let tier2 = tier_digits(&ranks2[..t1], PASS);
+        let tier3 = tier_digits(&ranks3[..t2], 2 * PASS);
         blocks.extend_from_slice(&tier3[..t2.div_ceil(4)]);
-        blocks.extend(raw[..t3].iter().map(|&(_, exponent)| exponent));
+        blocks.extend_from_slice(&exponents[..t3]);
         let words = tier2.as_chunks::<4>().0;
         blocks.extend(words[..t1.div_ceil(WORD_DIGITS)].iter().rev().flatten());
     }
-
-    /// Each weight's rank and exponent.
-    #[inline(always)]
-    fn rank(&self, weights: &[u16; STEP_WEIGHTS]) -> [Ranked; STEP_WEIGHTS] {
-        let mut ranked = [(0, 0); STEP_WEIGHTS];
-        for (ranked, &weight) in ranked.iter_mut().zip(weights) {
-            let exponent = exponent(weight);
-            *ranked = (self.ranks[usize::from(exponent)], exponent);
-        }
-        ranked
-    }
 }
-
-/// A weight's rank and exponent.
-type Ranked = (u8, u8);
 
 /// Weights of a lane whose digits are in one word.
 const HALF: usize = LANE_WEIGHTS / 2;
 
-/// Copies the weights whose rank is at least `from`, in their order; returns how many. No branch: which
-/// weights these are is as good as random, and a wrong guess costs more than the work.
-#[inline(always)]
-fn pass(weights: &[Ranked], from: u8, passed: &mut [Ranked; STEP_WEIGHTS]) -> usize {
-    let mut count = 0;
-    for &weight in weights {
-        passed[count % STEP_WEIGHTS] = weight;
-        count += usize::from(weight.0 >= from);
-    }
-    count
-}
-
 /// The digits of a tier whose first rank is `first`, packed; zero where there are no more weights.
 #[inline(always)]
-fn tier_digits(weights: &[Ranked], first: u8) -> [u8; STEP_WEIGHTS / 4] {
+fn tier_digits(ranks: &[u8], first: u8) -> [u8; STEP_WEIGHTS / 4] {
     let mut digits = [0; STEP_WEIGHTS];
-    for (digit, &(rank, _)) in digits.iter_mut().zip(weights) {
+    for (digit, &rank) in digits.iter_mut().zip(ranks) {
         *digit = (rank - first).min(PASS);
     }
     let mut packed = [0; STEP_WEIGHTS / 4];
-    let used = weights.len().next_multiple_of(4);
+    let used = ranks.len().next_multiple_of(4);
     pack_digits(&digits[..used], &mut packed[..used / 4]);
     packed
 }

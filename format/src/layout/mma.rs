@@ -1,6 +1,7 @@
 //! The tiered layout `mma`: `docs/format.md`, section 4.1.
 
 use super::Flaw;
+use crate::simd::{Simd, lanes};
 use crate::step::{LANE_WEIGHTS, MANTISSA_BITS, STEP_WEIGHTS, Step};
 
 /// Bytes of the data buffer that a step takes: its tier-1 digits, and a byte a weight.
@@ -19,8 +20,6 @@ pub const TIER_RANKS: usize = 3;
 pub const RANKS: usize = 3 * TIER_RANKS;
 /// Digits of a tier-2 word: 2 bits each.
 pub const WORD_DIGITS: usize = 16;
-/// The digit that passes a weight on.
-const PASS: u8 = 3;
 
 /// The exponents of ranks 0 to 8, most frequent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,46 +149,42 @@ const fn spread(byte: u8) -> [u8; 4] {
     ((digits | digits << 6 | digits << 12 | digits << 18) & 0x0303_0303).to_le_bytes()
 }
 
-/// The exponents of a tier's weights, by their digits: the tier's own three, and for digit 3 the next
-/// of `passed`. No branch: digits are as good as random, and a wrong guess costs more than the work.
+/// Unpacks bytes of four digits each; returns how many digits there are.
 #[inline(always)]
-fn select(digits: &[u8], tier: &[u8], passed: &[u8; STEP_WEIGHTS], exponents: &mut [u8]) {
-    let own = [tier[0], tier[1], tier[2], 0];
-    let mut at = 0_usize;
-    for (exponent, &digit) in exponents.iter_mut().zip(digits) {
-        let passes = u8::from(digit == PASS);
-        let mask = passes.wrapping_neg();
-        *exponent = own[usize::from(digit & 3)] | passed[at % STEP_WEIGHTS] & mask;
-        at += usize::from(passes);
+fn unpack<'a>(packed: impl Iterator<Item = &'a u8>, digits: &mut lanes::Lane) -> usize {
+    let mut count = 0;
+    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(packed) {
+        *digits = spread(*byte);
+        count += 4;
     }
+    count
 }
 
 /// Decodes a step.
 #[inline(always)]
-pub(super) fn decode_step(tiers: &Tiers, data: &[u8], block: &[u8], step: &mut Step) -> Result<(), Flaw> {
+pub(super) fn decode_step(
+    simd: Simd,
+    tiers: &Tiers,
+    data: &[u8],
+    block: &[u8],
+    step: &mut Step,
+) -> Result<(), Flaw> {
     let (packed, bytes) = data.split_at(DIGIT_BYTES);
     let t1 = packed.as_chunks::<8>().0.iter().map(|eight| passes(u64::from_le_bytes(*eight))).sum();
     let block = Block::open(block, t1)?;
+    let [a, b, c, d, e, f, g, h, i] = tiers.0;
 
-    // From the last tier to the first: each one's passed weights are those of the tier behind it.
-    let mut digits = [0; STEP_WEIGHTS];
-    let mut exponents = [0; STEP_WEIGHTS];
-    let mut passed = [0; STEP_WEIGHTS];
-    passed[..block.raw.len()].copy_from_slice(block.raw);
-    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(block.tier3) {
-        *digits = spread(*byte);
-    }
-    let t2 = (4 * block.tier3.len()).min(STEP_WEIGHTS);
-    select(&digits[..t2], &tiers.0[2 * TIER_RANKS..], &passed, &mut exponents);
-    passed = exponents;
+    // From the last tier to the first: the weights that a tier passes on are those of the tier behind it.
+    let mut digits = lanes::EMPTY;
+    let (mut third, mut second, mut exponents) = (lanes::EMPTY, lanes::EMPTY, lanes::EMPTY);
+    let mut raw = lanes::EMPTY;
+    raw[..block.raw.len()].copy_from_slice(block.raw);
+    let t2 = unpack(block.tier3.iter(), &mut digits);
+    lanes::expand(simd, &digits, t2, [g, h, i], &raw, &mut third);
     let words = block.tier2.as_chunks::<4>().0.iter().rev();
-    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(words.flatten()) {
-        *digits = spread(*byte);
-    }
-    let t1 = (4 * block.tier2.len()).min(STEP_WEIGHTS);
-    select(&digits[..t1], &tiers.0[TIER_RANKS..2 * TIER_RANKS], &passed, &mut exponents);
-    passed = exponents;
-    for (lane, digits) in digits.as_chunks_mut::<LANE_WEIGHTS>().0.iter_mut().enumerate() {
+    let t1 = unpack(words.flatten(), &mut digits);
+    lanes::expand(simd, &digits, t1, [d, e, f], &third, &mut second);
+    for (lane, digits) in digits[..STEP_WEIGHTS].as_chunks_mut::<LANE_WEIGHTS>().0.iter_mut().enumerate() {
         for (half, digits) in digits.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let word = &packed[DIGIT_BYTES / 2 * half + 4 * lane..][..4];
             for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(word) {
@@ -197,7 +192,7 @@ pub(super) fn decode_step(tiers: &Tiers, data: &[u8], block: &[u8], step: &mut S
             }
         }
     }
-    select(&digits, &tiers.0[..TIER_RANKS], &passed, &mut exponents);
+    lanes::expand(simd, &digits, STEP_WEIGHTS, [a, b, c], &second, &mut exponents);
 
     let weights = step.weights_mut().as_chunks_mut::<LANE_WEIGHTS>().0;
     for (lane, (weights, exponents)) in

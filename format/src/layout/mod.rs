@@ -253,7 +253,13 @@ for_each_simd! {
 }
 
 #[inline(always)]
-fn decode_run(coding: &Coding, run: &Run<'_>, rows: &mut [u16], stride: usize) -> Result<(), Flaw> {
+fn decode_run(
+    simd: Simd,
+    coding: &Coding,
+    run: &Run<'_>,
+    rows: &mut [u16],
+    stride: usize,
+) -> Result<(), Flaw> {
     let layout = coding.layout();
     let mut weights = Step::default();
     for step in 0..run.steps() {
@@ -264,7 +270,7 @@ fn decode_run(coding: &Coding, run: &Run<'_>, rows: &mut [u16], stride: usize) -
             found: format!("{} and {} bytes", run.data.len(), run.list.len()),
         })?;
         match coding {
-            Coding::Mma(tiers) => mma::decode_step(tiers, data, list, &mut weights),
+            Coding::Mma(tiers) => mma::decode_step(simd, tiers, data, list, &mut weights),
             Coding::Mma12(base) => mma12::decode_step(*base, data, list, &mut weights),
         }
         .map_err(|flaw| Flaw { step, ..flaw })?;

@@ -5,6 +5,8 @@
 //! whatever width it is allowed: one body serves all, and the portable one is the others' oracle. On
 //! aarch64 the portable code is NEON code, since every such processor has it.
 
+pub mod lanes;
+
 use std::sync::OnceLock;
 
 /// The environment variable that asks for one of [`Simd::NAMES`].
@@ -126,7 +128,7 @@ impl Simd {
 }
 
 /// Defines a function that calls `$body`, an `#[inline(always)]` function, compiled for the instruction
-/// set that its argument `simd` is the proof of.
+/// set that its argument `simd` is the proof of; the body's first argument is that proof.
 #[macro_export]
 macro_rules! for_each_simd {
     ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),+ $(,)?) -> $result:ty = $body:path;) => {
@@ -138,25 +140,25 @@ macro_rules! for_each_simd {
         $visibility fn $name(simd: $crate::simd::Simd, $($arg: $type),+) -> $result {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-            fn avx2($($arg: $type),+) -> $result {
-                $body($($arg),+)
+            fn avx2(simd: $crate::simd::Simd, $($arg: $type),+) -> $result {
+                $body(simd, $($arg),+)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi,avx512vbmi2")]
-            fn avx512($($arg: $type),+) -> $result {
-                $body($($arg),+)
+            fn avx512(simd: $crate::simd::Simd, $($arg: $type),+) -> $result {
+                $body(simd, $($arg),+)
             }
 
             match simd {
                 // SAFETY: an `Avx2` is made where the processor has these features, and nowhere else.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Simd::Avx2(_) => unsafe { avx2($($arg),+) },
+                $crate::simd::Simd::Avx2(_) => unsafe { avx2(simd, $($arg),+) },
                 // SAFETY: an `Avx512` is made where the processor has these features, and nowhere else.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Simd::Avx512(_) => unsafe { avx512($($arg),+) },
-                _ => $body($($arg),+),
+                $crate::simd::Simd::Avx512(_) => unsafe { avx512(simd, $($arg),+) },
+                _ => $body(simd, $($arg),+),
             }
         }
     };
