@@ -128,7 +128,7 @@ impl Failure {
                 .into_iter()
                 .map(|error| format_detail(error).json(&chain(error)))
                 .collect(),
-            _ => self.lines().iter().map(|message| self.detail().json(message)).collect(),
+            _ => self.lines().into_iter().map(|message| self.detail().json(&message)).collect(),
         }
     }
 
@@ -293,11 +293,10 @@ pub(crate) fn say(line: &str) {
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) => {
-            let hundredths = u128::from(bytes) * 100 / u128::from(unit);
-            format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
-        }
+    let hundredths = |unit: u64| (u128::from(bytes) * 100 + u128::from(unit / 2)) / u128::from(unit);
+    // What would round to 1000.00 of a unit is 1.00 of the next.
+    match UNITS.into_iter().find(|(unit, _)| bytes >= unit - unit / 200_000) {
+        Some((unit, name)) => format!("{}.{:02} {name}", hundredths(unit) / 100, hundredths(unit) % 100),
         None => format!("{bytes} bytes"),
     }
 }
@@ -332,6 +331,10 @@ mod tests {
     fn figures_have_units() {
         assert_eq!(bytes(999), "999 bytes");
         assert_eq!(bytes(1_500), "1.50 kB");
+        assert_eq!(bytes(62_619_648), "62.62 MB");
+        assert_eq!(bytes(999_994), "999.99 kB");
+        assert_eq!(bytes(999_996), "1.00 MB");
+        assert_eq!(bytes(u64::MAX), "18446744.07 TB");
         assert_eq!(bytes(16_400_000_000), "16.40 GB");
         assert_eq!(rate(2_000_000_000, 0.5), "4.00 GB/s");
         assert_eq!(count(1, "tensor"), "1 tensor");

@@ -68,8 +68,8 @@ fn lines(report: &Report, seconds: f64) -> Vec<String> {
     };
     let verdict = report.verdict();
     let good = format!(
-        "{} of packs and {} saved as they are have their sha256",
-        count(report.packed_tensors, "tensor"),
+        "{} and {} saved as they are have their sha256",
+        count(report.packed_tensors, "packed tensor"),
         report.plain_tensors
     );
     let rest = match verdict {

@@ -71,3 +71,18 @@ fn the_demo_leaves_nothing_behind() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(folder.names(""), Vec::<String>::new());
 }
+
+#[test]
+fn the_readme_shows_what_the_demo_prints() {
+    let folder = Folder::new();
+    let ran = folder.run(["demo"]).ends(0);
+    let readme = include_str!("../../../README.md");
+    let shown = readme.lines().filter(|line| {
+        ["made a model", "packed, layout", "verified: ", "one bit flipped"]
+            .iter()
+            .any(|head| line.starts_with(head))
+    });
+    let shown: Vec<&str> = shown.collect();
+    assert_eq!(shown.len(), 5);
+    ran.prints(&shown);
+}
