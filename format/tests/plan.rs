@@ -84,6 +84,9 @@ fn ties_two_tensors_only_if_they_are_equal() {
     let planned = case.plan().unwrap();
     assert!(!packs(&planned).contains(&"lm_head".to_owned()));
     assert!(!planned.puts.iter().any(|put| matches!(put, Put::Plain(p) if p.name == "lm_head.weight")));
+    assert_eq!(planned.tied[0].tensor, "lm_head.weight");
+    assert_eq!(planned.tied[0].to, "model.embed_tokens.weight");
+    assert!(planned.notes[0].contains("saved once: `lm_head.weight`"), "{:?}", planned.notes);
     // Another shape is another value: nobody is asked.
     case.add("lm_head.weight", Dtype::BF16, &[384, 128]);
     assert!(packs(&case.plan().unwrap()).contains(&"lm_head".to_owned()));
@@ -148,8 +151,18 @@ fn names_missing_experts() {
 fn refuses_a_stack_of_several_dtypes_by_name() {
     let mut case = Case::experts(2);
     case.set("model.layers.0.mlp.experts.1.down_proj.weight", Dtype::F32);
-    let fault = case.fault();
-    assert!(fault.contains("`model.layers.0.mlp.experts.1.down_proj.weight` F32"), "{fault}");
+    for cast in [false, true] {
+        case.cast = cast;
+        let fault = case.fault();
+        assert!(fault.contains("`model.layers.0.mlp.experts.1.down_proj.weight` F32"), "{fault}");
+    }
+    // One dtype of another kind is stacked, and cast as a whole.
+    for expert in 0..2 {
+        case.set(&format!("model.layers.0.mlp.experts.{expert}.down_proj.weight"), Dtype::F32);
+    }
+    assert_eq!(pack(&case.plan().unwrap(), "model.layers.0.mlp.experts.down_proj").shape, [256, 64]);
+    case.cast = false;
+    assert_eq!(plain(&case.plan().unwrap(), "model.layers.0.mlp.experts.down_proj").dtype, Dtype::F32);
 }
 
 #[test]
@@ -213,12 +226,49 @@ fn packs_unknown_types_under_their_own_names() {
 }
 
 #[test]
+fn leaves_what_names_of_unknown_types_say_is_no_linear() {
+    let left = [
+        "embed_tokens.weight",
+        "model.Embedder.table.weight",
+        "transformer.wte.weight",
+        "transformer.wpe.weight",
+        "word_embeddings.weight",
+        "shared.weight",
+        "layers.0.input_norm.weight",
+        "layers.0.conv1d.weight",
+        "layers.0.experts.conv_up",
+        "layers.0.experts.embed_up",
+        "layers.0.Norm_experts.odd",
+        "up",
+        ".weight",
+        "weight",
+        "layers.0.up.bias",
+    ];
+    let mut case = Case::of(json!({"model_type": "not_yet_made"}));
+    for name in left {
+        let stacked = name.contains("experts");
+        case.add(name, Dtype::BF16, if stacked { &[2, 64, 16] } else { &[64, 16] });
+    }
+    case.add("layers.0.Norm_experts.odd", Dtype::BF16, &[2, 63, 16]);
+    case.add("layers.0.experts.empty", Dtype::BF16, &[0, 64, 16]);
+    case.add("layers.0.experts.gate_up_proj", Dtype::BF16, &[2, 64, 16]);
+    case.add("layers.0.mlp.experts.3.up.weight", Dtype::BF16, &[64, 16]);
+    let planned = case.plan().unwrap();
+    assert_eq!(packs(&planned), ["layers.0.experts.gate_up_proj", "layers.0.mlp.experts.3.up"]);
+    assert_eq!(planned.puts.len(), case.tensors.len());
+    assert!(planned.notes[0].contains("stacked experts"), "{:?}", planned.notes);
+}
+
+#[test]
 fn packs_a_composite_with_an_unknown_part_as_an_unknown_type() {
     let mut case = Case::of(json!({"model_type": "llava", "text_config": {"model_type": "novel"}}));
     case.add("language_model.up.weight", Dtype::BF16, &[64, 16]);
     let planned = case.plan().unwrap();
     assert_eq!(packs(&planned), ["language_model.up"]);
     assert!(planned.notes[0].contains("`novel` as its `text_config`"), "{:?}", planned.notes);
+    // A type that is known, but not as another's part.
+    case.config["text_config"]["model_type"] = json!("whisper");
+    assert!(case.plan().unwrap().notes[0].contains("`whisper` as its `text_config`"));
 }
 
 #[test]

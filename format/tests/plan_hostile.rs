@@ -255,4 +255,7 @@ fn names_every_layer_that_config_json_has_and_the_checkpoint_lacks() {
     }
     assert!(case.fault().contains("`model.layers.1`: expected"), "{}", case.fault());
     assert_eq!(case.fault().lines().count(), 1);
+    // And where the config does not tell how many: all but those at the end.
+    case.config["num_hidden_layers"] = json!("3");
+    assert!(case.fault().contains("`model.layers.1`: expected"), "{}", case.fault());
 }

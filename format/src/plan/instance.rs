@@ -172,14 +172,16 @@ impl Search<'_> {
         }
     }
 
-    /// The elements of a list: those there, and those the config says there are.
+    /// The elements of a list: those there, and those that must be. Of a list whose length the config
+    /// does not tell, blocks between two others must be, but not modules like an activation's, which
+    /// have no tensors.
     fn list(&mut self, module: &Module<'_>, optional: bool) {
         let mut next = 0;
         for (name, kid) in &module.kids {
             let Some(i) = index(name).filter(|_| module.node.kid(name).is_none()) else {
                 continue;
             };
-            if !optional && module.node.count.is_some() {
+            if !optional && (module.node.count.is_some() || !kid.node.kids.is_empty()) {
                 self.elements(&module.path, next, i);
             }
             self.module(kid);

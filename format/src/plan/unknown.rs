@@ -16,7 +16,7 @@ use crate::{Invalid, Result};
 pub(super) fn plan(what: &str, inventory: &Inventory, options: &Options<'_>) -> Result<Plan> {
     let mut plan = Plan::default();
     plan.notes
-        .push(format!("{what} is not known: every bf16 matrix is packed under its own name, none merged"));
+        .push(format!("{what} is not known: every bf16 matrix, and stacked experts, are packed under their own names, none merged"));
     let mut taken: HashSet<String> = HashSet::new();
     for (name, info) in natural::sorted(inventory) {
         let value = Value::src(name, info.dtype, &info.shape).map_err(|fault| named(fault, name))?;
