@@ -201,7 +201,8 @@ fn takes_only_plain_indexes_for_a_lists() {
     let planned = case.plan().unwrap();
     let mut dropped: Vec<&str> = planned.dropped.iter().map(|dropped| dropped.tensor.as_str()).collect();
     let mut odd: Vec<&str> = odd.iter().map(String::as_str).collect();
-    (dropped.sort_unstable(), odd.sort_unstable());
+    dropped.sort_unstable();
+    odd.sort_unstable();
     assert_eq!(dropped, odd, "none of them is a tensor of the model");
     assert_eq!((packs(&planned), plains(&planned)), {
         let plain = Case::llama().plan().unwrap();
