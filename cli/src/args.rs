@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show what is in a packed checkpoint, or what packing another would do.
     Inspect(Inspect),
+    /// List the model types that are known, or explain one: what is packed, merged, stacked.
+    Families(Families),
     /// Make a small model, pack it, verify it, and catch a flipped bit: no model, no network.
     Demo(Demo),
 }
@@ -93,6 +95,16 @@ pub(crate) struct Verify {
 pub(crate) struct Inspect {
     /// The folder of a checkpoint, packed or not.
     pub(crate) dir: PathBuf,
+    /// Print one JSON document on stdout; docs/json.md has its fields.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Families {
+    /// A model type, as `model_type` of config.json has it.
+    pub(crate) model_type: Option<String>,
     /// Print one JSON document on stdout; docs/json.md has its fields.
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,6 +4,7 @@
 
 mod args;
 mod demo;
+mod families;
 mod inspect;
 mod meter;
 mod output;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => ("pack", args.voice.json, pack::run(args)),
         Command::Verify(args) => ("verify", args.voice.json, verify::run(args)),
         Command::Inspect(args) => ("inspect", args.json, inspect::run(args)),
+        Command::Families(args) => ("families", args.json, families::run(args)),
         Command::Demo(args) => ("demo", false, demo::run(args)),
     };
     done.unwrap_or_else(|failure| fail(Some(command), json, &failure)).into()

@@ -1,5 +1,5 @@
 //! Whether all parts of a converted tensor are there: every source of its conversion, and of a list
-//! of experts every one (`docs/families.md`, refinements).
+//! of experts every one (`docs/families.md`, what must be there).
 
 use serde_json::Value as Json;
 

@@ -28,6 +28,7 @@ mod ops;
 mod puts;
 mod rules;
 mod shares;
+mod summary;
 mod table;
 mod ties;
 mod tree;
@@ -36,6 +37,7 @@ mod values;
 
 pub use expr::{Expr, Sources, Value};
 pub use left::Left;
+pub use summary::{Conversion, ExpertsWeight, Family, MadeWith, SubModel, Tensor, Tie, families, made_with};
 
 /// A tensor as a header describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! What the table cannot know and a user should: buffers that a class computes, and biases that the
-//! config asks for or that only some layers have (`docs/families.md`, refinements).
+//! config asks for or that only some layers have (`docs/families.md`, what must be there).
 
 use std::collections::BTreeMap;
 

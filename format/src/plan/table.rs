@@ -8,7 +8,10 @@ use serde_json::{Map, Value};
 
 /// The table: every type whose saves are known.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Table {
+    /// What it was made with.
+    pub(super) made_with: MadeWith,
     /// Conversions appended to every type's.
     pub(super) legacy: Vec<RuleText>,
     /// Causal LMs and image-text-to-text models by model type.
@@ -19,6 +22,16 @@ pub(super) struct Table {
     pub(super) conv: Vec<Vec<RuleText>>,
     /// Trees, as text.
     pub(super) tree: Vec<String>,
+}
+
+/// What the table was made with.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MadeWith {
+    /// The version of transformers whose classes and conversions it has.
+    pub transformers: String,
+    /// The version of the reference implementation whose saves it describes.
+    pub glyd: String,
 }
 
 /// A model type.
