@@ -17,6 +17,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command};
+use glyd_format::simd::Simd;
 use output::{Failure, Status, fail};
 
 fn main() -> ExitCode {
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error).into(),
     };
+    if let Err(problem) = Simd::asked() {
+        return fail(None, false, &Failure::Usage(problem)).into();
+    }
     let (command, json, done) = match &cli.command {
         Command::Pack(args) => ("pack", args.voice.json, pack::run(args)),
         Command::Verify(args) => ("verify", args.voice.json, verify::run(args)),

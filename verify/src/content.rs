@@ -34,11 +34,11 @@ pub trait Decoder: Sync {
 
 /// The decoder of `glyd_format`.
 #[derive(Debug, Clone, Copy)]
-pub struct Portable;
+pub struct Cpu;
 
-impl Decoder for Portable {
+impl Decoder for Cpu {
     fn name(&self) -> &'static str {
-        "portable"
+        "cpu"
     }
 
     fn decode(&self, coding: &Coding, run: &Run<'_>, rows: &mut [u16], stride: usize) -> Result<(), Flaw> {
@@ -548,7 +548,7 @@ mod tests {
         assert!(tasks.iter().any(transposed));
         // A step; a few of a strip; all of one; and all.
         for run_weights in [1 << 10, 1 << 11, 3 << 10, 1 << 12, 1 << 13, 1 << 14, RUN_WEIGHTS] {
-            let look = Look { decoder: &Portable, packed: &packed, progress: &(), run_weights };
+            let look = Look { decoder: &Cpu, packed: &packed, progress: &(), run_weights };
             let mut scratch = Scratch::default();
             for task in &tasks {
                 let found = look.at(&mut scratch, task).unwrap();

@@ -14,7 +14,7 @@ use glyd_format::manifest::Format;
 use glyd_format::packed::Opened;
 use glyd_format::{Layout, Packed, Progress};
 
-pub use content::{Decoder, Portable};
+pub use content::{Cpu, Decoder};
 
 /// How a checkpoint is verified.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +108,7 @@ impl Report {
 /// # Errors
 /// Where it cannot be looked at.
 pub fn verify(dir: &Path, options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    verify_with(&Portable, dir, options, progress)
+    verify_with(&Cpu, dir, options, progress)
 }
 
 /// Verifies the packed checkpoint in the folder `dir` with a decoder of the caller's: the verdict rests

@@ -71,6 +71,7 @@ impl Documented {
             "number" => value.is_number(),
             "boolean" => value.is_boolean(),
             "object" => value.is_object(),
+            "lists of string" => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
             other => panic!("{title}: `{field}`: no such type: {other}"),
         };
         let Some(items) = plain.strip_prefix("list of ") else {
@@ -186,6 +187,19 @@ fn inspect_of_a_checkpoint_that_is_not_packed_is_as_documented() {
         fs::write(folder.path("model/training.bin"), "").unwrap();
         documented.hold(&folder.run(["inspect", "model", "--json"]).ends(0).json());
     }
+    documented.all_printed();
+}
+
+#[test]
+fn families_is_as_documented() {
+    let mut documented = Documented::under("families");
+    let folder = Folder::new();
+    let all = folder.run(["families", "--json"]).ends(0).json();
+    documented.hold(&all);
+    let one = folder.run(["families", "qwen3_moe", "--json"]).ends(0).json();
+    documented.hold(&one);
+    assert_eq!(one["families"].as_array().unwrap().len(), 1);
+    assert!(all["families"].as_array().unwrap().contains(&one["families"][0]));
     documented.all_printed();
 }
 

@@ -55,3 +55,14 @@ fn under_json_it_is_json_too() {
     assert_eq!(folder.run(["--json"]).ends(2).json()["command"], serde_json::Value::Null);
     assert_eq!(folder.run(["frob", "--json"]).ends(2).json()["command"], serde_json::Value::Null);
 }
+
+#[test]
+fn an_instruction_set_that_is_not_there_is_named() {
+    let folder = Folder::with_model("llama");
+    let ran = folder.command(["pack", "model", "out"]).env("GLYD_SIMD", "mmx").output().unwrap();
+    assert_eq!(ran.status.code(), Some(2));
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(said.contains("GLYD_SIMD: expected one of portable, avx2, avx512, neon, found `mmx`"), "{said}");
+    let ran = folder.command(["pack", "model", "out"]).env("GLYD_SIMD", "portable").output().unwrap();
+    assert_eq!(ran.status.code(), Some(0));
+}
