@@ -1,124 +1,14 @@
-//! Plans of small checkpoints: what a caller can ask for, odd checkpoints, and hostile ones.
+//! Plans of small checkpoints: what a caller can ask for, and odd checkpoints.
 
 #![expect(clippy::unwrap_used, reason = "functions that the tests share")]
 
-use std::collections::BTreeSet;
+mod plan_support;
 
-use glyd_format::plan::{
-    Inventory, Left, Options, Pack, Plain, Plan, Put, TensorInfo, Value, plan, quantized,
-};
-use glyd_format::{Dtype, Result};
-use serde_json::{Value as Json, json};
+use glyd_format::Dtype;
+use glyd_format::plan::{Left, Put, quantized};
+use serde_json::json;
 
-/// A checkpoint, and what is asked of its plan.
-struct Case {
-    config: Json,
-    tensors: Inventory,
-    cast: bool,
-    merge: bool,
-    leave: BTreeSet<String>,
-    equal: bool,
-}
-
-impl Case {
-    fn of(config: Json) -> Self {
-        Case {
-            config,
-            tensors: Inventory::new(),
-            cast: false,
-            merge: true,
-            leave: BTreeSet::new(),
-            equal: false,
-        }
-    }
-
-    /// A Llama of one layer, 128 wide.
-    fn llama() -> Self {
-        let mut case =
-            Case::of(json!({"model_type": "llama", "num_hidden_layers": 1, "tie_word_embeddings": false}));
-        case.add("model.embed_tokens.weight", Dtype::BF16, &[320, 128]);
-        case.add("lm_head.weight", Dtype::BF16, &[320, 128]);
-        case.add("model.norm.weight", Dtype::BF16, &[128]);
-        for norm in ["input_layernorm", "post_attention_layernorm"] {
-            case.add(&format!("model.layers.0.{norm}.weight"), Dtype::BF16, &[128]);
-        }
-        for linear in
-            ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"]
-        {
-            case.add(&format!("model.layers.0.{linear}_proj.weight"), Dtype::BF16, &[128, 128]);
-        }
-        case
-    }
-
-    /// A Qwen3-MoE of one layer: the Llama with experts for its MLP.
-    fn experts(count: u64) -> Self {
-        let mut case = Case::llama();
-        case.tensors.retain(|name, _| !name.contains("mlp"));
-        case.config = json!({"model_type": "qwen3_moe", "num_hidden_layers": 1, "num_experts": count, "num_experts_per_tok": 2});
-        case.add("model.layers.0.mlp.gate.weight", Dtype::BF16, &[count, 128]);
-        for norm in ["q_norm", "k_norm"] {
-            case.add(&format!("model.layers.0.self_attn.{norm}.weight"), Dtype::BF16, &[32]);
-        }
-        for expert in 0..count {
-            for (name, shape) in [("gate", [64, 128]), ("up", [64, 128]), ("down", [128, 64])] {
-                case.add(
-                    &format!("model.layers.0.mlp.experts.{expert}.{name}_proj.weight"),
-                    Dtype::BF16,
-                    &shape,
-                );
-            }
-        }
-        case
-    }
-
-    fn add(&mut self, name: &str, dtype: Dtype, shape: &[u64]) {
-        self.tensors.insert(name.to_owned(), TensorInfo { dtype, shape: shape.to_vec() });
-    }
-
-    fn set(&mut self, name: &str, dtype: Dtype) {
-        self.tensors.get_mut(name).unwrap().dtype = dtype;
-    }
-
-    fn plan(&self) -> Result<Plan> {
-        let equal = self.equal;
-        let mut same = move |_: &Value, _: &Value| Ok(equal);
-        let mut options = Options { merge: self.merge, cast: self.cast, leave: &self.leave, same: &mut same };
-        plan(&self.config, &self.tensors, &mut options)
-    }
-
-    fn fault(&self) -> String {
-        self.plan().unwrap_err().to_string()
-    }
-}
-
-fn packs(plan: &Plan) -> Vec<String> {
-    plan.puts
-        .iter()
-        .filter_map(|put| if let Put::Pack(pack) = put { Some(pack.name()) } else { None })
-        .collect()
-}
-
-fn pack<'a>(plan: &'a Plan, name: &str) -> &'a Pack {
-    plan.puts
-        .iter()
-        .find_map(
-            |put| {
-                if let Put::Pack(pack) = put { Some(pack).filter(|p| p.name() == name) } else { None }
-            },
-        )
-        .unwrap()
-}
-
-fn plain<'a>(plan: &'a Plan, name: &str) -> &'a Plain {
-    plan.puts
-        .iter()
-        .find_map(
-            |put| {
-                if let Put::Plain(plain) = put { Some(plain).filter(|p| p.name == name) } else { None }
-            },
-        )
-        .unwrap()
-}
+use plan_support::{Case, pack, packs, plain};
 
 #[test]
 fn merges_a_layers_groups_after_its_other_linears() {
@@ -410,4 +300,23 @@ fn finds_quantization_wherever_it_is_told() {
     assert!(quantized(&json!({"quantization_config": {}})).is_some());
     assert!(quantized(&json!({"text_config": {"quantization_config": {"quant_method": "fp8"}}})).is_some());
     assert!(quantized(&json!({"quantization_config": null, "text_config": 3})).is_none());
+}
+
+#[test]
+fn an_encoder_of_a_language_models_type_is_packed_as_an_unknown_one() {
+    let mut case = Case::llama();
+    case.tensors.remove("lm_head.weight");
+    case.config["tie_word_embeddings"] = json!(false);
+    let refused = case.plan().unwrap_err().to_string();
+    assert!(refused.contains("lm_head.weight"), "{refused}");
+    case.config["architectures"] = json!(["LlamaModel"]);
+    let planned = case.plan().unwrap();
+    assert!(packs(&planned).contains(&"model.layers.0.self_attn.k_proj".to_owned()), "none merged");
+    assert!(
+        planned.notes[0].contains("LlamaModel, which is not the LlamaForCausalLM"),
+        "{:?}",
+        planned.notes
+    );
+    case.config["architectures"] = json!(["LlamaForCausalLM"]);
+    assert!(case.plan().is_err());
 }

@@ -1,63 +1,142 @@
-//! How long a plan of a large mixture of experts takes.
+//! How long plans of large checkpoints take: under a second each, in a release build.
 
-#![expect(clippy::print_stdout, reason = "the time is what it tells")]
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "the times are what it tells, and a test may fail"
+)]
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use glyd_format::Dtype;
-use glyd_format::plan::{Inventory, Options, Put, TensorInfo, Value, plan};
-use serde_json::json;
+use glyd_format::plan::{Inventory, Options, Plan, Put, TensorInfo, Value, plan};
+use glyd_format::{Dtype, Result};
+use serde_json::{Value as Json, json};
 
-const LAYERS: u64 = 94;
-const EXPERTS: u64 = 128;
+/// The most a plan may take; a build without optimization is not measured.
+const LIMIT: Duration = Duration::from_secs(1);
 
-/// The names and shapes of Qwen3-235B-A22B.
-fn inventory() -> Inventory {
-    let mut tensors = Inventory::new();
-    let mut add = |name: String, shape: &[u64]| {
-        tensors.insert(name, TensorInfo { dtype: Dtype::BF16, shape: shape.to_vec() });
-    };
-    add("model.embed_tokens.weight".to_owned(), &[151_936, 4096]);
-    add("model.norm.weight".to_owned(), &[4096]);
-    add("lm_head.weight".to_owned(), &[151_936, 4096]);
-    for layer in 0..LAYERS {
-        let at = format!("model.layers.{layer}");
-        for (name, rows, columns) in
-            [("q", 8192, 4096), ("k", 512, 4096), ("v", 512, 4096), ("o", 4096, 8192)]
-        {
-            add(format!("{at}.self_attn.{name}_proj.weight"), &[rows, columns]);
-        }
-        for norm in ["input_layernorm", "post_attention_layernorm"] {
-            add(format!("{at}.{norm}.weight"), &[4096]);
-        }
-        for norm in ["q_norm", "k_norm"] {
-            add(format!("{at}.self_attn.{norm}.weight"), &[128]);
-        }
-        add(format!("{at}.mlp.gate.weight"), &[128, 4096]);
-        for expert in 0..EXPERTS {
-            for (name, rows, columns) in [("gate", 1536, 4096), ("up", 1536, 4096), ("down", 4096, 1536)] {
-                add(format!("{at}.mlp.experts.{expert}.{name}_proj.weight"), &[rows, columns]);
+/// A mixture of experts.
+struct Shape {
+    model_type: &'static str,
+    layers: u64,
+    experts: u64,
+    /// Each layer's tensors beside its experts: names below the layer's, and their shapes.
+    layer: &'static [(&'static str, &'static [u64])],
+}
+
+const QWEN3_MOE: Shape = Shape {
+    model_type: "qwen3_moe",
+    layers: 94,
+    experts: 128,
+    layer: &[
+        ("self_attn.q_proj", &[8192, 4096]),
+        ("self_attn.k_proj", &[512, 4096]),
+        ("self_attn.v_proj", &[512, 4096]),
+        ("self_attn.o_proj", &[4096, 8192]),
+        ("self_attn.q_norm", &[128]),
+        ("self_attn.k_norm", &[128]),
+        ("mlp.gate", &[128, 4096]),
+        ("input_layernorm", &[4096]),
+        ("post_attention_layernorm", &[4096]),
+    ],
+};
+
+const DEEPSEEK_V3: Shape = Shape {
+    model_type: "deepseek_v3",
+    layers: 61,
+    experts: 256,
+    layer: &[
+        ("self_attn.q_a_proj", &[1536, 7168]),
+        ("self_attn.q_a_layernorm", &[1536]),
+        ("self_attn.q_b_proj", &[24_576, 1536]),
+        ("self_attn.kv_a_proj_with_mqa", &[576, 7168]),
+        ("self_attn.kv_a_layernorm", &[512]),
+        ("self_attn.kv_b_proj", &[32_768, 512]),
+        ("self_attn.o_proj", &[7168, 16_384]),
+        ("mlp.gate", &[256, 7168]),
+        ("mlp.shared_experts.gate_proj", &[2048, 7168]),
+        ("mlp.shared_experts.up_proj", &[2048, 7168]),
+        ("mlp.shared_experts.down_proj", &[7168, 2048]),
+        ("input_layernorm", &[7168]),
+        ("post_attention_layernorm", &[7168]),
+    ],
+};
+
+impl Shape {
+    fn config(&self) -> Json {
+        json!({
+            "model_type": self.model_type, "num_hidden_layers": self.layers, "tie_word_embeddings": false,
+            "num_experts": self.experts, "n_routed_experts": self.experts, "num_experts_per_tok": 8,
+        })
+    }
+
+    fn inventory(&self) -> Inventory {
+        let mut tensors = Inventory::new();
+        let mut add = |name: String, shape: &[u64]| {
+            tensors.insert(name, TensorInfo { dtype: Dtype::BF16, shape: shape.to_vec() });
+        };
+        add("model.embed_tokens.weight".to_owned(), &[129_280, 7168]);
+        add("model.norm.weight".to_owned(), &[7168]);
+        add("lm_head.weight".to_owned(), &[129_280, 7168]);
+        for layer in 0..self.layers {
+            let at = format!("model.layers.{layer}");
+            for (name, shape) in self.layer {
+                add(format!("{at}.{name}.weight"), shape);
+            }
+            if self.model_type == "deepseek_v3" {
+                add(format!("{at}.mlp.gate.e_score_correction_bias"), &[self.experts]);
+            }
+            for expert in 0..self.experts {
+                for (name, shape) in [("gate", [2048, 7168]), ("up", [2048, 7168]), ("down", [7168, 2048])] {
+                    add(format!("{at}.mlp.experts.{expert}.{name}_proj.weight"), &shape);
+                }
             }
         }
+        tensors
     }
-    tensors
+}
+
+/// Plans three times, and takes the best: other work on the machine is no part of a plan.
+fn timed(what: &str, config: &Json, inventory: &Inventory) -> Result<Plan> {
+    let mut same = |_: &Value, _: &Value| Ok(false);
+    let mut options = Options { merge: true, cast: false, leave: &BTreeSet::new(), same: &mut same };
+    let mut run = || {
+        let start = Instant::now();
+        let planned = plan(config, inventory, &mut options);
+        (start.elapsed(), planned)
+    };
+    let (taken, planned) = [run(), run(), run()].into_iter().min_by_key(|(taken, _)| *taken).unwrap();
+    println!("{what}: {} tensors in {taken:?}", inventory.len());
+    assert!(cfg!(debug_assertions) || taken < LIMIT, "{what}: {taken:?}");
+    planned
 }
 
 #[test]
-fn plans_a_mixture_of_experts_of_36_thousand_tensors() {
-    let config = json!({
-        "model_type": "qwen3_moe", "num_hidden_layers": LAYERS, "num_experts": EXPERTS, "num_experts_per_tok": 8,
-        "tie_word_embeddings": false,
-    });
-    let inventory = inventory();
-    let mut same = |_: &Value, _: &Value| Ok(false);
-    let mut options = Options { merge: true, cast: false, leave: &BTreeSet::new(), same: &mut same };
-    let start = Instant::now();
-    let planned = plan(&config, &inventory, &mut options).unwrap();
-    println!("{} tensors planned in {:?}", inventory.len(), start.elapsed());
-    let packs = planned.puts.iter().filter(|put| matches!(put, Put::Pack(_))).count();
-    // The output layer; of each layer q, k, v as one, o, and two experts' weights.
-    assert_eq!(u64::try_from(packs).unwrap(), 1 + LAYERS * 4);
-    assert!(planned.dropped.is_empty());
+fn large_mixtures_of_experts_plan_in_under_a_second() {
+    for shape in
+        [QWEN3_MOE, DEEPSEEK_V3, Shape { layers: 128, ..DEEPSEEK_V3 }, Shape { layers: 256, ..QWEN3_MOE }]
+    {
+        let planned = timed(shape.model_type, &shape.config(), &shape.inventory()).unwrap();
+        assert!(planned.dropped.is_empty());
+        let stacks =
+            planned.puts.iter().filter(|put| matches!(put, Put::Pack(pack) if pack.experts.is_some()));
+        assert_eq!(u64::try_from(stacks.count()).unwrap(), 2 * shape.layers);
+    }
+}
+
+#[test]
+fn a_large_checkpoint_of_an_unknown_type_plans_in_under_a_second() {
+    let inventory = Shape { layers: 128, ..DEEPSEEK_V3 }.inventory();
+    let planned = timed("unknown", &json!({"model_type": "not_yet_made"}), &inventory).unwrap();
+    assert_eq!(planned.puts.len(), inventory.len());
+}
+
+#[test]
+fn a_large_checkpoint_of_another_type_is_refused_in_under_a_second() {
+    let inventory = Shape { layers: 128, ..DEEPSEEK_V3 }.inventory();
+    for kind in ["zamba2", "llama4_text", "dots3_note", "mixtral"] {
+        let config = json!({"model_type": kind, "num_hidden_layers": 1_000_000_000_000_000_000_u64});
+        assert!(timed(kind, &config, &inventory).is_err());
+    }
 }

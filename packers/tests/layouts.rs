@@ -77,7 +77,7 @@ fn shuffled(mut exponents: Vec<u8>, seed: u64) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 8, ..ProptestConfig::default() })]
 
     #[test]
     fn every_kind_of_weights_packs_as_the_reference_says(

@@ -1,12 +1,18 @@
 //! Checkpoints packed: the same bytes whatever the threads and the files, every tensor bit for bit,
 //! and shapes that are at the edges of how the work is cut up.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests' code: it panics when it fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests' code: it panics when it fails, and says how long it took"
+)]
 
 mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{Model, bytes_of, files, holds, manifest, options, pack, packs, saved};
 use glyd_fixtures::values::values;
@@ -74,7 +80,7 @@ fn every_dtype_is_kept_bit_for_bit() {
         // `c` has all patterns alike, and would grow.
         assert_eq!(
             summary.left.iter().find(|left| left.tensor == "c.weight").unwrap().reason,
-            "left as asked"
+            "packed, it would be larger"
         );
         assert_eq!(summary.cast_tensors + summary.widened_tensors, 0);
         assert_eq!(summary.packed_tensors + summary.plain_tensors, 16);
@@ -454,6 +460,21 @@ fn names_of_any_kind_come_through() {
     }
 }
 
+#[test]
+fn what_an_interrupted_job_left_in_a_source_is_no_part_of_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out) = (dir.path().join("in"), dir.path().join("out"));
+    let model = mixed();
+    model.write(&source);
+    fs::create_dir_all(source.join(".glyd-partial/sub")).unwrap();
+    fs::write(source.join(".glyd-partial/sub/config.json"), "{}").unwrap();
+    fs::write(source.join(".glyd-lock"), "").unwrap();
+    let summary = pack(&source, &out, &options(Layout::Mma)).unwrap();
+    holds(&out, &model);
+    assert!(files(&out).keys().all(|name| !name.contains(".glyd")));
+    assert!(summary.notes.iter().any(|note| note.contains("`.glyd-partial`")), "{:?}", summary.notes);
+}
+
 /// The bytes that a job says it will take, and those it tells of.
 #[derive(Default)]
 struct Told {
@@ -490,6 +511,28 @@ fn progress_comes_to_what_it_said_it_would() {
             glyd_packers::pack(&Checkpoint::open(&source).unwrap(), &out, &options, &told).unwrap();
             assert_eq!(told.done.into_inner(), told.wanted.into_inner(), "{at}, {shard_bytes}");
         }
+    }
+}
+
+/// Nothing is done once for every pair of tensors: in one shard, and in a shard for every few.
+#[test]
+fn many_thousand_matrices_take_their_share_of_time() {
+    let mut model = Model::unknown();
+    let weights = trained_like(1024, 1);
+    for number in 0..20_000 {
+        model = model.with_weights(&format!("experts.{number}.weight"), &[64, 16], &weights);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("in");
+    model.write(&source);
+    for (layout, shard_bytes) in [(Layout::Mma, 1 << 30), (Layout::Mma12, 100_000)] {
+        let started = Instant::now();
+        let out = dir.path().join(layout.name());
+        pack(&source, &out, &Options { shard_bytes, ..options(layout) }).unwrap();
+        let packed = started.elapsed();
+        assert_eq!(common::verify(&out).findings, []);
+        eprintln!("{layout}: {packed:?}, verified in {:?}", started.elapsed() - packed);
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     }
 }
 

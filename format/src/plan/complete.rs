@@ -15,7 +15,7 @@ use crate::{Error, Invalid};
 const EXPERT_COUNTS: [&str; 4] = ["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"];
 
 /// Missing elements of a list are named one by one up to this many in a row, beyond as a range.
-const NAMED_IN_A_ROW: u64 = 64;
+const NAMED_IN_A_ROW: u64 = 8;
 
 /// A tensor of the checkpoint that a conversion gathers.
 pub(super) struct Part {

@@ -2,8 +2,10 @@
 
 use serde_json::Value as Json;
 
+use super::Dropped;
 use super::config::{count, look, text};
 use super::expr::Value;
+use super::shares;
 use super::table::{Op, RuleText};
 use crate::Invalid;
 
@@ -12,8 +14,8 @@ use crate::Invalid;
 pub(super) struct Converted {
     /// Each with its place among the rule's targets.
     pub(super) values: Vec<(usize, Value)>,
-    /// Tensors of the checkpoint, how many elements of each are cut off, and why.
-    pub(super) cut: Vec<(String, u64, String)>,
+    /// What of the checkpoint's tensors is cut off.
+    pub(super) cut: Vec<Dropped>,
 }
 
 /// Whose a value is while the operations run.
@@ -52,7 +54,7 @@ struct Work<'a> {
     rule: &'a RuleText,
     name: &'a str,
     config: &'a Json,
-    cut: Vec<(String, u64, String)>,
+    cut: Vec<Dropped>,
 }
 
 impl Work<'_> {
@@ -118,12 +120,8 @@ impl Work<'_> {
 
     /// Notes that of a dimension only the elements before `kept` are taken.
     fn note_cut(&mut self, value: &Value, dim: usize, kept: u64, why: &str) {
-        let size = value.shape.get(dim).copied().unwrap_or(0);
-        if kept < size {
-            let elements = value.elements() / size * (size - kept);
-            let source = value.expr.sources().next().unwrap_or_default().to_owned();
-            self.cut.push((source, elements, why.to_owned()));
-        }
+        let past = shares::part(value, dim, kept, u64::MAX);
+        self.cut.extend(past.into_iter().map(|share| Dropped::new(share, why)));
     }
 
     fn transpose(&self, [a, b]: [usize; 2], look_first: bool, value: Value) -> Result<Items, Invalid> {

@@ -3,11 +3,12 @@
 use safetensors::Dtype;
 
 use super::config::count;
-use super::expr::{Expr, Value};
+use super::expr::Value;
 use super::instance::{Module, Tensor};
 use super::left::{Left, unfit};
 use super::load::named;
 use super::puts::{Saver, too_large};
+use super::shares;
 use super::values::Held;
 use super::{Experts, Pack, Part, Put};
 use crate::Result;
@@ -57,8 +58,8 @@ impl Saver<'_> {
         let Held { name, value } = self.values.at(tensor.place);
         let value = match value.shape.as_slice() {
             &[held, _, _] if held != of.count => {
-                for cut in past(value, of.count) {
-                    self.drop_part(cut, "past the experts of config.json");
+                for share in shares::part(value, 0, of.count, held) {
+                    self.drop_share(share, "past the experts of config.json");
                 }
                 value.clone().slice(0, 0, of.count).map_err(|fault| named(fault, name))?
             }
@@ -117,23 +118,5 @@ impl Matrices {
         }
         let (rows, columns) = if transposed { (b, a) } else { (a, b) };
         Ok(Matrices { count, rows, columns, transposed })
-    }
-}
-
-/// The checkpoint's tensors, and how many elements of each, past the first `kept` of an experts' weight.
-fn past(value: &Value, kept: u64) -> Vec<(String, u64)> {
-    match &value.expr {
-        Expr::Stack { dim: 0, parts } => {
-            let first = usize::try_from(kept).unwrap_or(usize::MAX);
-            let cut = parts.iter().skip(first).flat_map(|part| past(part, 0));
-            cut.collect()
-        }
-        Expr::Cat { dim, parts } if *dim > 0 => parts.iter().flat_map(|part| past(part, kept)).collect(),
-        expr => {
-            let held = value.shape.first().copied().unwrap_or(0);
-            let each = value.elements().checked_div(held).unwrap_or(0);
-            let source = expr.sources().next().unwrap_or_default().to_owned();
-            vec![(source, held.saturating_sub(kept).saturating_mul(each))]
-        }
     }
 }

@@ -9,9 +9,10 @@ use super::expr::Value;
 use super::family::Model;
 use super::natural;
 use super::rules::Rule;
+use super::shares;
 use super::tree::Node;
 use super::values::Values;
-use super::{Dropped, Inventory, TensorInfo};
+use super::{Dropped, Inventory};
 use crate::{Error, Invalid, Result};
 
 /// What the checkpoint gives the model.
@@ -63,15 +64,13 @@ pub(super) fn load(model: &mut Model<'_>, inventory: &Inventory) -> Result<Loade
 }
 
 fn gather(model: &mut Model<'_>, inventory: &Inventory, loaded: &mut Loaded) -> Result<Vec<Gathered>> {
-    let mut tensors: Vec<(&String, &TensorInfo)> = inventory.iter().collect();
-    tensors.sort_by(|(a, _), (b, _)| natural::compare(a, b));
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
-    for (source, info) in tensors {
+    for (source, info) in natural::sorted(inventory) {
         let value = Value::src(source, info.dtype, &info.shape).map_err(|fault| named(fault, source))?;
         let resolved = resolve(&mut model.rules, &model.tree, model.prefix, source)?;
         if model.tree.leaf(&resolved.name).is_none() {
-            loaded.drop_whole(&value, not_held(&model.tree, &resolved.name));
+            loaded.drop_whole(&value, &not_held(&model.tree, &resolved.name));
             continue;
         }
         let place = *places.entry(resolved.name.clone()).or_insert_with(|| {
@@ -81,7 +80,7 @@ fn gather(model: &mut Model<'_>, inventory: &Inventory, loaded: &mut Loaded) -> 
         let group = &mut gathered[place];
         if let Some(other) = group.add(resolved, value) {
             let first = group.first_source();
-            loaded.drop_whole(&other, format!("`{first}` is the same tensor of the model"));
+            loaded.drop_whole(&other, &format!("`{first}` is the same tensor of the model"));
         }
     }
     Ok(gathered)
@@ -147,9 +146,7 @@ impl Loaded {
                 return;
             }
         };
-        for (tensor, elements, reason) in converted.cut {
-            self.dropped.push(Dropped { tensor, elements, reason });
-        }
+        self.dropped.extend(converted.cut);
         // The name of another target is the first one's, with that target in its place.
         let first = rule.text.targets.first().map_or("", String::as_str);
         let at = group.name.rfind(first).unwrap_or(0);
@@ -163,20 +160,19 @@ impl Loaded {
             if model.tree.leaf(&name).is_some() {
                 self.add(&name, value);
             } else {
-                self.drop_whole(&value, not_held(&model.tree, &name));
+                self.drop_whole(&value, &not_held(&model.tree, &name));
             }
         }
     }
 
     fn add(&mut self, name: &str, value: Value) {
         if let Some(value) = self.values.add(name, value) {
-            self.drop_whole(&value, format!("the model's `{name}` is made of others"));
+            self.drop_whole(&value, &format!("the model's `{name}` is made of others"));
         }
     }
 
-    fn drop_whole(&mut self, value: &Value, reason: String) {
-        let tensor = value.expr.sources().next().unwrap_or_default().to_owned();
-        self.dropped.push(Dropped { tensor, elements: value.elements(), reason });
+    fn drop_whole(&mut self, value: &Value, reason: &str) {
+        self.dropped.extend(shares::whole(value).into_iter().map(|share| Dropped::new(share, reason)));
     }
 }
 

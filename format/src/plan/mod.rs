@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use safetensors::Dtype;
 use serde_json::Value as Json;
 
-use crate::{Error, Result};
+use crate::{Error, Invalid, Result};
 
 mod complete;
 mod config;
@@ -27,6 +27,7 @@ mod notes;
 mod ops;
 mod puts;
 mod rules;
+mod shares;
 mod table;
 mod ties;
 mod tree;
@@ -68,6 +69,8 @@ pub struct Plan {
     pub puts: Vec<Put>,
     /// The checkpoint's tensors, or parts of them, that the model does not hold.
     pub dropped: Vec<Dropped>,
+    /// The checkpoint's tensors that are saved under another one's name.
+    pub tied: Vec<Tied>,
     /// What a user should know.
     pub notes: Vec<String>,
 }
@@ -79,6 +82,17 @@ pub enum Put {
     Pack(Pack),
     /// A tensor that is saved as it is.
     Plain(Plain),
+}
+
+impl Put {
+    /// The values of the tensors in it.
+    pub fn values(&self) -> impl Iterator<Item = &Value> {
+        let (parts, plain): (&[Part], _) = match self {
+            Put::Pack(pack) => (&pack.tensors, None),
+            Put::Plain(plain) => (&[], Some(&plain.value)),
+        };
+        parts.iter().map(|part| &part.value).chain(plain)
+    }
 }
 
 /// A packed matrix: one Linear's, a merged group's, or an experts' weight.
@@ -152,6 +166,21 @@ pub struct Dropped {
     pub reason: String,
 }
 
+impl Dropped {
+    fn new((tensor, elements): shares::Share<'_>, reason: &str) -> Self {
+        Dropped { tensor: tensor.to_owned(), elements, reason: reason.to_owned() }
+    }
+}
+
+/// A tensor of the checkpoint that is not saved, as one that is has its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tied {
+    /// Its name in the checkpoint.
+    pub tensor: String,
+    /// The tensor of the model to which the config ties it.
+    pub to: String,
+}
+
 /// How a checkpoint is quantized already, where its config says so: there is nothing to pack then, and
 /// [`plan`] takes the caller to have looked.
 pub fn quantized(config: &Json) -> Option<&Json> {
@@ -165,9 +194,27 @@ pub fn quantized(config: &Json) -> Option<&Json> {
 /// Names everything that the checkpoint lacks, and what cannot be made of what it has.
 pub fn plan(config: &Json, inventory: &Inventory, options: &mut Options<'_>) -> Result<Plan> {
     match family::find(config)? {
-        family::Found::Known(mut model) => plan_known(&mut model, inventory, options),
+        family::Found::Known(mut model) => {
+            let class = model.class;
+            plan_known(&mut model, inventory, options).or_else(|fault| match other_model(config, class) {
+                Some(what) => unknown::plan(&what, inventory, options),
+                None => Err(fault),
+            })
+        }
         family::Found::Unknown(what) => unknown::plan(&what, inventory, options),
     }
+}
+
+/// What else than a language model of `class` the config says that its checkpoint is, in words: an
+/// encoder without the head, say, of a type whose language model has one.
+fn other_model(config: &Json, class: &str) -> Option<String> {
+    const LANGUAGE_MODELS: [&str; 3] = ["ForCausalLM", "ForConditionalGeneration", "LMHeadModel"];
+    let named = config.get("architectures")?.as_array()?;
+    let named: Vec<&str> = named.iter().filter_map(Json::as_str).collect();
+    let language =
+        |name: &&str| *name == class || LANGUAGE_MODELS.iter().any(|ending| name.ends_with(ending));
+    let first = named.first()?;
+    (!named.iter().any(language)).then(|| format!("{first}, which is not the {class} of its model type,"))
 }
 
 fn plan_known(
@@ -178,21 +225,43 @@ fn plan_known(
     let load::Loaded { mut values, dropped, mut faults, incomplete } = load::load(model, inventory)?;
     let mut notes = Vec::new();
     let ties = ties::tie(model, &mut values, options, &mut notes)?;
-    let root = instance::Module::new(&model.tree, &values)?;
+    let root = match instance::Module::new(&model.tree, &values) {
+        Ok(root) => root,
+        Err(fault) => {
+            faults.push(fault);
+            return Err(all_of(faults));
+        }
+    };
     let lacking = instance::lacking(&root, model.class, &incomplete);
     faults.extend(lacking.faults);
-    if faults.len() > 1 {
-        return Err(Error::Several(faults));
-    }
-    if let Some(fault) = faults.pop() {
-        return Err(fault);
+    if !faults.is_empty() {
+        return Err(all_of(faults));
     }
     notes.extend(notes::of(&lacking.optional, model.config));
     let mut plan = puts::Saver::new(model, &values, &ties, options).save(&root)?;
+    plan.tied = ties.saved_once(&values, &plan.puts);
+    notes.extend(notes::of_ties(&plan.tied));
     plan.dropped.splice(0..0, dropped);
     plan.notes.splice(0..0, notes);
     Ok(plan)
 }
+
+/// The error that is all of these, of which a screenful is named one by one.
+fn all_of(mut faults: Vec<Error>) -> Error {
+    let more = faults.len().saturating_sub(FAULTS_NAMED);
+    faults.truncate(FAULTS_NAMED);
+    if more > 0 {
+        faults.push(Error::from(Invalid {
+            expected: "a complete checkpoint".to_owned(),
+            found: format!("{more} more faults like these"),
+            ..Invalid::default()
+        }));
+    }
+    Error::several(faults)
+}
+
+/// How many faults of a checkpoint are named.
+const FAULTS_NAMED: usize = 20;
 
 /// The Linears of a layer that are merged where they can be: the block's name, and its members in
 /// their order by rows.

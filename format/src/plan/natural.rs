@@ -1,40 +1,54 @@
 //! The order of names (`docs/families.md`, rule 2): part by part, numbers as numbers.
 
-use std::cmp::Ordering;
+use super::{Inventory, TensorInfo};
 
 /// Indexes from here on belong to no model's list.
 const INDEX_LIMIT: u64 = 1 << 30;
 
-/// Orders names part by part: a number before a text, a part's trailing digits as a number.
-pub(super) fn compare(a: &str, b: &str) -> Ordering {
-    // Neighbours share most of their parts: those are passed over as bytes.
-    let same = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
-    let shared = a.get(..same).and_then(|same| same.rfind('.')).map_or(0, |dot| dot + 1);
-    let rest = |name| str::get(name, shared..).unwrap_or_default();
-    let (mut left, mut right) = (rest(a).split('.'), rest(b).split('.'));
-    loop {
-        match (left.next(), right.next()) {
-            (Some(x), Some(y)) if x == y => {}
-            (Some(x), Some(y)) => match compare_parts(x, y) {
-                Ordering::Equal => {}
-                other => return other,
-            },
-            (None, None) => return Ordering::Equal,
-            (None, Some(_)) => return Ordering::Less,
-            (Some(_), None) => return Ordering::Greater,
-        }
-    }
+/// The tensors in the order of their names.
+pub(super) fn sorted(inventory: &Inventory) -> Vec<(&String, &TensorInfo)> {
+    let mut tensors: Vec<_> = inventory.iter().collect();
+    tensors.sort_by_cached_key(|(name, _)| key(name));
+    tensors
 }
 
-fn compare_parts(x: &str, y: &str) -> Ordering {
-    let ((x_stem, x_digits), (y_stem, y_digits)) = (split_digits(x), split_digits(y));
-    let number = |stem: &str, digits: &str| stem.is_empty() && !digits.is_empty();
-    let texts = (!number(x_stem, x_digits)).cmp(&!number(y_stem, y_digits));
-    texts.then_with(|| x_stem.cmp(y_stem)).then_with(|| {
-        let (p, q) = (x_digits.trim_start_matches('0'), y_digits.trim_start_matches('0'));
-        // A part without digits comes before the same one with some, 0 among them.
-        (!x_digits.is_empty()).cmp(&!y_digits.is_empty()).then(p.len().cmp(&q.len())).then(p.cmp(q))
-    })
+/// Bytes that are in order where names are: part by part, a number before a text, a part's trailing
+/// digits as a number, a part without digits before the same one with some.
+///
+/// Comparing bytes is several times as fast as comparing parts, and there are millions of comparisons.
+fn key(name: &str) -> Vec<u8> {
+    const NUMBER: u8 = 1;
+    const TEXT: u8 = 2;
+    // After a text: more than the end of a shorter one, a NUL that is the text's own.
+    const OWN_NUL: u8 = 0xFF;
+    let mut key = Vec::with_capacity(name.len() + 16);
+    for part in name.split('.') {
+        let (stem, digits) = split_digits(part);
+        if stem.is_empty() && !digits.is_empty() {
+            key.push(NUMBER);
+            push_number(&mut key, digits);
+            continue;
+        }
+        key.push(TEXT);
+        for byte in stem.bytes() {
+            key.push(byte);
+            if byte == 0 {
+                key.push(OWN_NUL);
+            }
+        }
+        key.extend([0, u8::from(!digits.is_empty())]);
+        if !digits.is_empty() {
+            push_number(&mut key, digits);
+        }
+    }
+    key
+}
+
+/// A number of any length: how many digits, then the digits.
+fn push_number(key: &mut Vec<u8>, digits: &str) {
+    let digits = digits.trim_start_matches('0');
+    key.extend((digits.len() as u64).to_be_bytes());
+    key.extend(digits.bytes());
 }
 
 fn split_digits(part: &str) -> (&str, &str) {
@@ -62,8 +76,8 @@ pub(super) fn without_indexes(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn sorted(mut names: Vec<&str>) -> Vec<&str> {
-        names.sort_by(|a, b| compare(a, b));
+    fn in_order(mut names: Vec<&str>) -> Vec<&str> {
+        names.sort_by_cached_key(|name| key(name));
         names
     }
 
@@ -71,14 +85,20 @@ mod tests {
     fn orders_numbers_as_numbers() {
         let names = vec!["a.10.w", "a.9.w", "a.b.w", "a.w10", "a.w9", "a.w", "a", "b", "a.w0"];
         let want = vec!["a", "a.9.w", "a.10.w", "a.b.w", "a.w", "a.w0", "a.w9", "a.w10", "b"];
-        assert_eq!(sorted(names), want);
+        assert_eq!(in_order(names), want);
     }
 
     #[test]
     fn orders_numbers_longer_than_any_integer() {
         let long = "9".repeat(500);
-        assert_eq!(compare(&format!("a.{long}"), &format!("a.1{long}")), Ordering::Less);
-        assert_eq!(compare("a.007", "a.8"), Ordering::Less);
+        assert!(key(&format!("a.{long}")) < key(&format!("a.1{long}")));
+        assert!(key("a.007") < key("a.8"));
+    }
+
+    #[test]
+    fn orders_texts_with_any_byte_in_them() {
+        let names = vec!["a.\u{0}", "a", "a\u{0}b", "a\u{0}", "", "a.x", "."];
+        assert_eq!(in_order(names), ["", ".", "a", "a.\u{0}", "a.x", "a\u{0}", "a\u{0}b"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
+use super::Tied;
 use super::config::text;
 use super::instance::Tally;
 
@@ -32,6 +33,14 @@ pub(super) fn of(optional: &BTreeMap<String, Tally>, config: &Json) -> Vec<Strin
         ));
     }
     notes
+}
+
+/// A note on the tensors that are saved under another's name.
+pub(super) fn of_ties(tied: &[Tied]) -> Option<String> {
+    let names: Vec<&str> = tied.iter().map(|tied| tied.tensor.as_str()).collect();
+    let many =
+        || format!("tied by config.json and equal to what they are tied to, saved once: {}", listed(names));
+    (!tied.is_empty()).then(many)
 }
 
 /// Biases that a field of the config asks for and that the checkpoint has none of.

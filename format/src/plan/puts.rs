@@ -10,6 +10,7 @@ use super::instance::{Module, Tensor};
 use super::left::{Left, unfit_shape};
 use super::load::named;
 use super::natural::without_indexes;
+use super::shares;
 use super::ties::Ties;
 use super::tree::Kind;
 use super::values::{Held, Values};
@@ -129,14 +130,14 @@ impl<'a> Saver<'a> {
 
     /// Drops a tensor; one that is tied is the same tensor of the checkpoint twice.
     pub(super) fn drop_whole(&mut self, tensor: Tensor<'_>, reason: &str) {
-        let value = self.value(tensor);
-        let source = value.expr.sources().next().unwrap_or_default();
-        self.drop_part((source.to_owned(), value.elements()), reason);
+        for share in shares::whole(self.value(tensor)) {
+            self.drop_share(share, reason);
+        }
     }
 
-    pub(super) fn drop_part(&mut self, (tensor, elements): (String, u64), reason: &str) {
-        if self.dropped.insert(tensor.clone()) {
-            self.plan.dropped.push(Dropped { tensor, elements, reason: reason.to_owned() });
+    pub(super) fn drop_share(&mut self, share: shares::Share<'_>, reason: &str) {
+        if self.dropped.insert(share.0.to_owned()) {
+            self.plan.dropped.push(Dropped::new(share, reason));
         }
     }
 

@@ -150,8 +150,10 @@ fn pattern(sources: &[String]) -> (String, Vec<Source>) {
             lead,
         });
         // Digits are ASCII; a name's part ends where the pattern does; `*` is one part, an index.
+        // After a word's character `\b` is the table's `(?!\w)`, and needs no backtracking: a pattern
+        // without lookaround of its own takes time that only grows with the name.
         let whole = text.ends_with(|c: char| c.is_ascii_alphanumeric());
-        let end = if whole { r"(?!\w)" } else { "" };
+        let end = if whole { r"\b" } else { "" };
         branches.push(format!("({}{end})", text.replace("*.", r"([^.]*)\.").replace(r"\d", "[0-9]")));
     }
     (branches.join("|"), out)

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use fancy_regex::Regex;
 use serde_json::Value as Json;
 
-use super::Options;
 use super::config::{count, look};
 use super::expr::Value;
 use super::family::Model;
@@ -13,6 +12,7 @@ use super::natural::index;
 use super::table::TieText;
 use super::tree::Node;
 use super::values::Values;
+use super::{Options, Put, Tied};
 use crate::{Invalid, Result};
 
 /// The ties that hold, by the tensors' places among the values.
@@ -22,6 +22,8 @@ pub(super) struct Ties {
     sources: HashSet<usize>,
     /// All that the config ties, also where the checkpoint's values differ: they are not merged.
     asked: HashSet<usize>,
+    /// Of those that hold, targets whose own tensor is in the checkpoint too.
+    twice: Vec<usize>,
 }
 
 impl Ties {
@@ -36,6 +38,24 @@ impl Ties {
 
     pub(super) fn asked(&self, place: usize) -> bool {
         self.asked.contains(&place)
+    }
+
+    /// The checkpoint's tensors that no put has, as each has the values of the one it is tied to.
+    pub(super) fn saved_once(&self, values: &Values, puts: &[Put]) -> Vec<Tied> {
+        if self.twice.is_empty() {
+            return Vec::new();
+        }
+        let saved: HashSet<&str> =
+            puts.iter().flat_map(Put::values).flat_map(|value| value.expr.sources()).collect();
+        let mut out = Vec::new();
+        for &target in &self.twice {
+            let Some(source) = self.source_of(target) else {
+                continue;
+            };
+            let of = values.at(target).value.expr.sources().filter(|name| !saved.contains(name));
+            out.extend(of.map(|name| Tied { tensor: name.to_owned(), to: values.at(source).name.clone() }));
+        }
+        out
     }
 }
 
@@ -55,12 +75,13 @@ pub(super) fn tie(
             first.entry(source).or_insert(place);
         }
     }
-    let mut held = Vec::new();
+    let (mut held, mut twice) = (Vec::new(), Vec::new());
     for (target, source) in &pairs {
         match (values.place(target), values.place(source)) {
             (Some(t), Some(s)) => {
                 if equal(&values.at(t).value, &values.at(s).value, options)? {
                     held.push((target, source));
+                    twice.push(t);
                 } else {
                     notes.push(format!("`{target}` is not tied to `{source}`: their values differ"));
                 }
@@ -79,7 +100,7 @@ pub(super) fn tie(
         }
         held.push((target, source));
     }
-    let mut ties = Ties::default();
+    let mut ties = Ties { twice, ..Ties::default() };
     for (target, source) in held {
         if let (Some(t), Some(s)) = (values.place(target), values.place(source)) {
             ties.source_of.insert(t, s);

@@ -113,9 +113,9 @@ impl Node {
         index(part).is_some_and(|i| i >= end) && self.kid(part).is_none()
     }
 
-    /// The child of exactly this name.
+    /// The child of exactly this name; a list's elements have none of their own.
     pub(super) fn kid(&self, name: &str) -> Option<&Kid> {
-        self.kids.iter().find(|kid| kid.name == name)
+        self.kids.iter().find(|kid| kid.name == name && !name.starts_with('*'))
     }
 
     /// The children that may stand for this name: its own, else a list's, several where it has kinds.
@@ -130,7 +130,7 @@ impl Node {
 
     /// The module's own tensor that stands for this name.
     pub(super) fn own_leaf(&self, name: &str) -> Option<&Leaf> {
-        let own = self.leaves.iter().find(|leaf| leaf.name == name);
+        let own = self.leaves.iter().find(|leaf| leaf.name == name && name != "*");
         own.or_else(|| self.leaves.iter().find(|leaf| leaf.name == "*" && index(name).is_some()))
     }
 
@@ -295,6 +295,7 @@ mod tests {
             "",
             ".",
             "head.weight.",
+            "model.layers.*.attn.q.weight",
         ] {
             assert!(tree.leaf(absent).is_none(), "{absent}");
         }

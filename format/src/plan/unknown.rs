@@ -9,7 +9,7 @@ use super::expr::Value;
 use super::left::{Left, unfit, unfit_shape};
 use super::load::named;
 use super::puts::is_float;
-use super::{Experts, Inventory, Options, Pack, Part, Plain, Plan, Put, TensorInfo, natural};
+use super::{Experts, Inventory, Options, Pack, Part, Plain, Plan, Put, natural};
 use crate::{Invalid, Result};
 
 /// Plans a checkpoint of an unknown type; `what` says what is unknown, in words.
@@ -17,10 +17,8 @@ pub(super) fn plan(what: &str, inventory: &Inventory, options: &Options<'_>) -> 
     let mut plan = Plan::default();
     plan.notes
         .push(format!("{what} is not known: every bf16 matrix is packed under its own name, none merged"));
-    let mut tensors: Vec<(&String, &TensorInfo)> = inventory.iter().collect();
-    tensors.sort_by(|(a, _), (b, _)| natural::compare(a, b));
     let mut taken: HashSet<String> = HashSet::new();
-    for (name, info) in tensors {
+    for (name, info) in natural::sorted(inventory) {
         let value = Value::src(name, info.dtype, &info.shape).map_err(|fault| named(fault, name))?;
         if name.rsplit('.').next().is_some_and(|last| last.starts_with("glyd_")) {
             return Err(packed_already(name));
