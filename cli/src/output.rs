@@ -128,7 +128,7 @@ impl Failure {
                 .into_iter()
                 .map(|error| format_detail(error).json(&chain(error)))
                 .collect(),
-            _ => self.lines().into_iter().map(|message| self.detail().json(&message)).collect(),
+            _ => self.lines().iter().map(|message| self.detail().json(message)).collect(),
         }
     }
 
