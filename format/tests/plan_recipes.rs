@@ -14,9 +14,6 @@ use serde_json::json;
 
 use plan_support::{Case, packs, plains, recipes};
 
-/// Recipes with tensors that the reference casts.
-const CAST: [&str; 3] = ["edge-dtypes", "edge-fp32-linear", "edge-scalar-buffers"];
-
 /// Recipes whose checkpoint lacks tensors: all that the refusal must name, a line each.
 const INCOMPLETE: [(&str, &[&str]); 4] = [
     (
@@ -36,16 +33,10 @@ const INCOMPLETE: [(&str, &[&str]); 4] = [
 const NOTED: [(&str, &str); 2] =
     [("edge-missing-bias", "self_attn.q_proj.bias"), ("edge-missing-buffer", "slope_rate")];
 
-fn case(recipe: &Recipe) -> Case {
-    let mut case = Case::recipe(recipe);
-    case.cast = CAST.contains(&recipe.name.as_str());
-    case
-}
-
 /// Every recipe that can be planned, and its plan.
 fn plans() -> impl Iterator<Item = (String, Case, Plan)> {
     recipes().into_iter().filter_map(|recipe| {
-        let case = case(&recipe);
+        let case = Case::recipe(&recipe);
         let plan = case.plan().ok()?;
         Some((recipe.name, case, plan))
     })
@@ -56,7 +47,7 @@ fn plans_every_recipe_in_the_references_order() {
     let mut wrong = Vec::new();
     for recipe in recipes().iter().filter(|recipe| !recipe.name.starts_with("edge-missing-")) {
         for (variant, expected) in &recipe.expected {
-            let mut case = case(recipe);
+            let mut case = Case::recipe(recipe);
             case.merge = variant != "mma-nomerge";
             match case.plan() {
                 Ok(got) if packs(&got) == expected.packs && plains(&got) == expected.tensors => {}
@@ -71,7 +62,7 @@ fn plans_every_recipe_in_the_references_order() {
 #[test]
 fn refuses_incomplete_checkpoints_by_name() {
     for recipe in recipes() {
-        let case = case(&recipe);
+        let case = Case::recipe(&recipe);
         if let Some((_, tensors)) = INCOMPLETE.iter().find(|(name, _)| *name == recipe.name) {
             let fault = case.fault();
             for tensor in *tensors {
@@ -221,7 +212,7 @@ fn loses_nothing_of_any_part_of_a_checkpoint() {
     for (seed, recipe) in (0_u64..).zip(recipes()) {
         let mut random = Random(seed << 32);
         for round in 0..16 {
-            let mut part = case(&recipe);
+            let mut part = Case::recipe(&recipe);
             if round % 4 == 0 {
                 take_away(&mut part, &mut random);
             } else {

@@ -22,9 +22,6 @@ const NOT_MADE: [(&str, &str); 2] = [
     ("evolla", "transformers' own AutoModel refuses its config"),
 ];
 
-/// Recipes with tensors that the goldens' maker cast.
-const CAST: [&str; 3] = ["edge-dtypes", "edge-fp32-linear", "edge-scalar-buffers"];
-
 /// Whether a recipe shows a case, and not a model type.
 fn special(recipe: &Recipe) -> bool {
     recipe.name.starts_with("edge-") || recipe.name.starts_with("plug-")
@@ -33,7 +30,6 @@ fn special(recipe: &Recipe) -> bool {
 /// What the plan of a recipe is, by what its golden says.
 fn result(recipe: &Recipe) -> String {
     let mut case = Case::recipe(recipe);
-    case.cast = CAST.contains(&recipe.name.as_str());
     if recipe.expected.is_empty() || recipe.name.starts_with("edge-missing-") {
         return match case.plan() {
             Err(_) => "refused, naming what is missing".to_owned(),

@@ -1,4 +1,6 @@
-//! How long plans of large checkpoints take: under a second each, in a release build.
+//! How long plans of large checkpoints take. Under a second each, where nothing else runs:
+//!
+//!     cargo test --release -p glyd-format --test plan_speed -- --ignored --nocapture
 
 #![expect(
     clippy::print_stdout,
@@ -12,9 +14,6 @@ use std::time::{Duration, Instant};
 use glyd_format::plan::{Inventory, Options, Plan, Put, TensorInfo, Value, plan};
 use glyd_format::{Dtype, Result};
 use serde_json::{Value as Json, json};
-
-/// The most a plan may take; a build without optimization is not measured.
-const LIMIT: Duration = Duration::from_secs(1);
 
 /// A mixture of experts.
 struct Shape {
@@ -97,8 +96,13 @@ impl Shape {
     }
 }
 
-/// Plans three times, and takes the best: other work on the machine is no part of a plan.
-fn timed(what: &str, config: &Json, inventory: &Inventory) -> Result<Plan> {
+/// Plans as often as it may, and takes the best: other work on the machine is no part of a plan.
+fn timed(
+    what: &str,
+    config: &Json,
+    inventory: &Inventory,
+    (rounds, limit): (usize, Duration),
+) -> Result<Plan> {
     let mut same = |_: &Value, _: &Value| Ok(false);
     let mut options = Options { merge: true, cast: false, leave: &BTreeSet::new(), same: &mut same };
     let mut run = || {
@@ -106,37 +110,40 @@ fn timed(what: &str, config: &Json, inventory: &Inventory) -> Result<Plan> {
         let planned = plan(config, inventory, &mut options);
         (start.elapsed(), planned)
     };
-    let (taken, planned) = [run(), run(), run()].into_iter().min_by_key(|(taken, _)| *taken).unwrap();
+    let (taken, planned) = (0..rounds).map(|_| run()).min_by_key(|(taken, _)| *taken).unwrap();
     println!("{what}: {} tensors in {taken:?}", inventory.len());
-    assert!(cfg!(debug_assertions) || taken < LIMIT, "{what}: {taken:?}");
+    assert!(taken < limit, "{what}: {taken:?}");
     planned
 }
 
-#[test]
-fn large_mixtures_of_experts_plan_in_under_a_second() {
-    for shape in
-        [QWEN3_MOE, DEEPSEEK_V3, Shape { layers: 128, ..DEEPSEEK_V3 }, Shape { layers: 256, ..QWEN3_MOE }]
-    {
-        let planned = timed(shape.model_type, &shape.config(), &shape.inventory()).unwrap();
+fn plan_large_checkpoints(limit: (usize, Duration)) {
+    let of_two = [(QWEN3_MOE, 94), (DEEPSEEK_V3, 61), (DEEPSEEK_V3, 128), (QWEN3_MOE, 256)];
+    for (shape, layers) in of_two {
+        let shape = Shape { layers, ..shape };
+        let planned = timed(shape.model_type, &shape.config(), &shape.inventory(), limit).unwrap();
         assert!(planned.dropped.is_empty());
         let stacks =
             planned.puts.iter().filter(|put| matches!(put, Put::Pack(pack) if pack.experts.is_some()));
-        assert_eq!(u64::try_from(stacks.count()).unwrap(), 2 * shape.layers);
+        assert_eq!(u64::try_from(stacks.count()).unwrap(), 2 * layers);
     }
-}
-
-#[test]
-fn a_large_checkpoint_of_an_unknown_type_plans_in_under_a_second() {
     let inventory = Shape { layers: 128, ..DEEPSEEK_V3 }.inventory();
-    let planned = timed("unknown", &json!({"model_type": "not_yet_made"}), &inventory).unwrap();
-    assert_eq!(planned.puts.len(), inventory.len());
-}
-
-#[test]
-fn a_large_checkpoint_of_another_type_is_refused_in_under_a_second() {
-    let inventory = Shape { layers: 128, ..DEEPSEEK_V3 }.inventory();
+    let unknown = timed("unknown", &json!({"model_type": "not_yet_made"}), &inventory, limit).unwrap();
+    assert_eq!(unknown.puts.len(), inventory.len());
+    // Of another type: almost nothing is a tensor of the model, and almost all of it is missing.
     for kind in ["zamba2", "llama4_text", "dots3_note", "mixtral"] {
         let config = json!({"model_type": kind, "num_hidden_layers": 1_000_000_000_000_000_000_u64});
-        assert!(timed(kind, &config, &inventory).is_err());
+        assert!(timed(kind, &config, &inventory, limit).is_err());
     }
+}
+
+#[test]
+fn a_hundred_thousand_tensors_are_no_work() {
+    // In any build and beside other work, but not if time grew with the square of the tensors.
+    plan_large_checkpoints((1, Duration::from_secs(20)));
+}
+
+#[test]
+#[ignore = "measures: alone, and in a release build"]
+fn a_hundred_thousand_tensors_plan_in_under_a_second() {
+    plan_large_checkpoints((3, Duration::from_secs(1)));
 }

@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::config::{count, exactly};
 use super::rules::Rule;
 use super::table::{Family, RuleText, Table, TieText, table};
-use super::tree::{Kid, Node, Plug, parse};
+use super::tree::{Kid, Node, Plug};
+use super::tree_text::parse;
 use crate::Result;
 
 /// Sub-models inside sub-models: none goes deeper, and a config that does is not followed.

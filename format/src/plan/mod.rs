@@ -25,13 +25,16 @@ mod load;
 mod natural;
 mod notes;
 mod ops;
+mod patterns;
 mod puts;
 mod rules;
 mod shares;
 mod summary;
 mod table;
+mod tied_names;
 mod ties;
 mod tree;
+mod tree_text;
 mod unknown;
 mod values;
 
@@ -248,6 +251,9 @@ fn plan_known(
     Ok(plan)
 }
 
+/// How many faults of a checkpoint are named.
+const FAULTS_NAMED: usize = 20;
+
 /// The error that is all of these, of which a screenful is named one by one.
 fn all_of(mut faults: Vec<Error>) -> Error {
     let more = faults.len().saturating_sub(FAULTS_NAMED);
@@ -261,9 +267,6 @@ fn all_of(mut faults: Vec<Error>) -> Error {
     }
     Error::several(faults)
 }
-
-/// How many faults of a checkpoint are named.
-const FAULTS_NAMED: usize = 20;
 
 /// The Linears of a layer that are merged where they can be: the block's name, and its members in
 /// their order by rows.

@@ -4,6 +4,7 @@
 use fancy_regex::{Captures, Regex};
 
 use super::natural::index;
+use super::patterns::{Source, pattern};
 use super::table::{Kind, Op, RuleText};
 use crate::{Error, Invalid, Result};
 
@@ -17,22 +18,6 @@ pub(super) struct Rule {
     regex: Regex,
     /// Of a `group`: whether source 0 was seen.
     active: bool,
-}
-
-/// A source pattern within the rule's.
-struct Source {
-    /// Its place among the rule's sources.
-    place: usize,
-    /// The capture group that is all of it.
-    group: usize,
-    /// The capture group of its own group, where it has one.
-    own_group: Option<usize>,
-    /// The capture group of its `*`, where it has one.
-    star_group: Option<usize>,
-    /// A text that every name it matches holds.
-    literal: String,
-    /// The text that its match begins with; may be empty.
-    lead: String,
 }
 
 /// A name that matched.
@@ -125,74 +110,6 @@ impl Rule {
     pub(super) fn ops(&self) -> &'static [Op] {
         &self.text.ops
     }
-}
-
-/// One pattern of all sources, longest first, each a capture group.
-fn pattern(sources: &[String]) -> (String, Vec<Source>) {
-    let mut order: Vec<usize> = (0..sources.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(sources.get(i).map_or(0, String::len)));
-    let (mut branches, mut out, mut groups) = (Vec::new(), Vec::new(), 0);
-    for place in order {
-        let Some(text) = sources.get(place) else {
-            continue;
-        };
-        let group = groups + 1;
-        let own_groups = own_groups(text);
-        let stars = text.matches("*.").count();
-        groups = group + own_groups + stars;
-        let (literal, lead) = literals(text);
-        out.push(Source {
-            place,
-            group,
-            own_group: (own_groups > 0).then_some(group + 1),
-            star_group: (stars > 0).then_some(group + own_groups + 1),
-            literal,
-            lead,
-        });
-        // Digits are ASCII; a name's part ends where the pattern does; `*` is one part, an index.
-        // After a word's character `\b` is the table's `(?!\w)`, and needs no backtracking: a pattern
-        // without lookaround of its own takes time that only grows with the name.
-        let whole = text.ends_with(|c: char| c.is_ascii_alphanumeric());
-        let end = if whole { r"\b" } else { "" };
-        branches.push(format!("({}{end})", text.replace("*.", r"([^.]*)\.").replace(r"\d", "[0-9]")));
-    }
-    (branches.join("|"), out)
-}
-
-/// How many capture groups a pattern of the table has.
-fn own_groups(pattern: &str) -> usize {
-    let opens = pattern.match_indices('(').filter(|&(at, _)| {
-        let escaped = pattern.get(..at).is_some_and(|before| before.ends_with('\\'));
-        let special = pattern.get(at + 1..).is_some_and(|after| after.starts_with('?'));
-        !escaped && !special
-    });
-    opens.count()
-}
-
-/// The longest text outside groups that a pattern asks for, and the text that it begins with.
-fn literals(pattern: &str) -> (String, String) {
-    let mut runs = vec![String::new()];
-    let mut depth = 0_usize;
-    let mut chars = pattern.chars().peekable();
-    while let Some(c) = chars.next() {
-        let plain = match c {
-            '\\' => chars.next().filter(|&c| c == '.'),
-            c if c.is_ascii_alphanumeric() || c == '_' => Some(c),
-            _ => None,
-        };
-        match c {
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        let repeated = matches!(chars.peek(), Some('*' | '+' | '?' | '{'));
-        match (plain.filter(|_| depth == 0 && !repeated), runs.last_mut()) {
-            (Some(c), Some(run)) => run.push(c),
-            _ => runs.push(String::new()),
-        }
-    }
-    let lead = runs.first().cloned().unwrap_or_default();
-    (runs.into_iter().max_by_key(String::len).unwrap_or_default(), lead)
 }
 
 /// Dory: layers 2i and 2i + 1 of the checkpoint are layer i's attention and its MLP.

@@ -2,7 +2,8 @@
 
 use super::MERGED_GROUPS;
 use super::table::{self, Op, RuleText, Table, TieText, table};
-use super::tree::{Kind, Node, parse};
+use super::tree::{Kind, Node};
+use super::tree_text::parse;
 
 pub use super::table::MadeWith;
 

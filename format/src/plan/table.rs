@@ -201,7 +201,8 @@ mod tests {
 
     use super::super::family::{Found, find};
     use super::super::rules::Rule;
-    use super::super::tree::{Node, parse};
+    use super::super::tree::Node;
+    use super::super::tree_text::parse;
     use super::*;
 
     fn check_names(node: &Node) {
