@@ -7,8 +7,8 @@ use glyd_format::Layout;
 
 /// Lossless packing of bf16 model checkpoints.
 ///
-/// Packs a checkpoint into about two thirds of its size (layout mma) or three quarters (mma12), in the
-/// order a GPU's tensor cores take the weights, and not one bit is lost.
+/// Packs a checkpoint's matrices into about two thirds of their size (layout mma) or three quarters
+/// (mma12), in the order a GPU's tensor cores take the weights, and not one bit is lost.
 #[derive(Debug, Parser)]
 #[command(name = "glyd", version, after_help = STATUS, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -44,7 +44,7 @@ pub(crate) struct Voice {
     /// Print one JSON document on stdout; docs/json.md has its fields.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print errors only.
+    /// Print errors only; of verify, what is damaged too.
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }

@@ -455,6 +455,16 @@ fn too_large(checkpoint: &Checkpoint) -> Error {
 /// Plans what is saved; `leave` is what must not be packed.
 fn plan_for(checkpoint: &Checkpoint, options: &Options, leave: &BTreeSet<String>) -> Result<Plan> {
     let nothing = |reason: String| Error::NothingToPack { path: checkpoint.dir().to_owned(), reason };
+    if checkpoint.config().is_null() {
+        return Err(glyd_format::Invalid {
+            file: Some(checkpoint.dir().to_owned()),
+            expected: "`config.json`, which says what the tensors are".to_owned(),
+            found: "none".to_owned(),
+            hint: Some("fetch it with the weights: no program can load them without".to_owned()),
+            ..Default::default()
+        }
+        .into());
+    }
     if let Some(quantization) = plan::quantized(checkpoint.config()) {
         let method = quantization.get("quant_method").and_then(|method| method.as_str()).unwrap_or("unnamed");
         return Err(nothing(format!("it is quantized already (quantization_config, `{method}`)")));

@@ -438,6 +438,17 @@ fn what_has_nothing_to_pack_writes_nothing() {
 }
 
 #[test]
+fn a_model_without_a_config_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out) = (dir.path().join("in"), dir.path().join("out"));
+    mixed().write(&source);
+    fs::remove_file(source.join("config.json")).unwrap();
+    let error = pack(&source, &out, &options(Layout::Mma)).unwrap_err().to_string();
+    assert!(error.contains("expected `config.json`, which says what the tensors are, found none"), "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
 fn a_model_of_no_shape_to_pack_is_saved_without_packs() {
     let model = Model::unknown().with_weights("a.weight", &[3, 5], &trained_like(15, 1));
     for layout in Layout::ALL {

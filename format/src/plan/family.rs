@@ -37,7 +37,7 @@ pub(super) enum Found<'a> {
 pub(super) fn find(config: &Value) -> Result<Found<'_>> {
     let table = table();
     let Some(kind) = config.get("model_type").and_then(Value::as_str) else {
-        return Ok(Found::Unknown("config.json has no model_type".to_owned()));
+        return Ok(Found::Unknown("the model of a config.json without `model_type`".to_owned()));
     };
     // transformers' AutoConfig takes it so.
     let ministral = kind == "mistral" && config.get("layer_types").is_some();
