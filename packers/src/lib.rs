@@ -15,6 +15,7 @@ pub mod mma;
 pub mod mma12;
 mod pack;
 mod save;
+mod shards;
 mod summary;
 mod values;
 mod workers;

@@ -1,9 +1,18 @@
 //! What packing a checkpoint did, or would do.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use glyd_format::header::tensor_bytes;
+use glyd_format::index::INDEX_NAME;
 use glyd_format::manifest::{Format, Source};
-use glyd_format::{Dtype, Layout};
+use glyd_format::plan::{Plan, Put};
+use glyd_format::{Checkpoint, Dtype, Layout};
+
+use crate::error::Result;
+use crate::extras::Extras;
+use crate::pack::Options;
+use crate::shards::{Saved, format_of, matrix, put_bytes};
 
 /// What packing a checkpoint did, or (of a dry run) would do.
 #[derive(Debug, Clone)]
@@ -106,4 +115,112 @@ impl Summary {
         let bytes = self.bytes.packed.filter(|_| self.packed_weights > 0)?;
         Some(bytes as f64 * 8.0 / self.packed_weights as f64)
     }
+}
+
+/// What the plan does: of a dry run, all that can be known.
+pub(crate) fn summarize(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    plan: &Plan,
+    extras: &Extras,
+) -> Result<Summary> {
+    let inventory = checkpoint.inventory();
+    let source_bytes = |name: &str, elements: u64| {
+        let dtype = inventory.get(name).map_or(8, |tensor| tensor.dtype.bitsize() as u64);
+        elements.saturating_mul(dtype) / 8
+    };
+    let mut notes: Vec<String> = checkpoint.notes().to_vec();
+    notes.extend(plan.notes.iter().cloned());
+    notes.extend(not_copied(checkpoint, extras));
+    let mut summary = Summary {
+        source: options.source.clone(),
+        path: checkpoint.dir().to_owned(),
+        format: format_of(plan, options.layout),
+        layout: options.layout,
+        packs: 0,
+        packed_tensors: 0,
+        packed_weights: 0,
+        plain_tensors: 0,
+        cast_tensors: 0,
+        widened_tensors: 0,
+        bytes: Bytes::default(),
+        files: Vec::new(),
+        copied: extras.copied.clone(),
+        matrices: Vec::new(),
+        left: Vec::new(),
+        dropped: Vec::new(),
+        notes,
+    };
+    summary.bytes.source =
+        inventory.values().filter_map(|tensor| tensor_bytes(tensor.dtype, &tensor.shape)).sum();
+    for put in &plan.puts {
+        match put {
+            Put::Pack(pack) => {
+                let matrix = matrix(pack)?;
+                summary.packs += 1;
+                summary.matrices.push(PackedMatrix {
+                    pack: pack.name(),
+                    shape: pack.shape,
+                    tensors: pack.tensors.iter().map(|part| part.name.clone()).collect(),
+                    experts: pack.experts.map(|experts| experts.count),
+                });
+                summary.packed_tensors += pack.tensors.len() as u64;
+                summary.packed_weights += matrix.grid.weights();
+                summary.bytes.packed_source += matrix.bytes();
+                summary.cast_tensors +=
+                    pack.tensors.iter().filter(|part| part.value.dtype != Dtype::BF16).count() as u64;
+            }
+            Put::Plain(plain) => {
+                let bytes = put_bytes(put);
+                summary.plain_tensors += 1;
+                summary.bytes.plain += bytes;
+                summary.widened_tensors +=
+                    u64::from(plain.value.dtype == Dtype::BF16 && plain.dtype == Dtype::F32);
+                summary.cast_tensors +=
+                    u64::from(plain.value.dtype != plain.dtype && plain.dtype == Dtype::BF16);
+                summary.left.push(LeftTensor {
+                    tensor: plain.name.clone(),
+                    dtype: plain.dtype,
+                    shape: plain.shape.clone(),
+                    bytes,
+                    reason: plain.reason.to_string(),
+                });
+            }
+        }
+    }
+    summary.dropped = plan
+        .dropped
+        .iter()
+        .map(|dropped| DroppedTensor {
+            tensor: dropped.tensor.clone(),
+            bytes: source_bytes(&dropped.tensor, dropped.elements),
+            reason: dropped.reason.clone(),
+        })
+        .collect();
+    Ok(summary)
+}
+
+/// The files that stay behind, but for the weights that were packed, their index, and those that the
+/// checkpoint's own notes name.
+fn not_copied(checkpoint: &Checkpoint, extras: &Extras) -> Vec<String> {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (path, reason) in &extras.left {
+        let packed = checkpoint.weights().files().iter().any(|file| Path::new(&file.name) == path);
+        let noted =
+            path.components().count() == 1 && path.extension().is_some_and(|ending| ending == "safetensors");
+        if !packed && !noted && path != Path::new(INDEX_NAME) {
+            by_reason.entry(reason).or_default().push(format!("`{}`", path.display()));
+        }
+    }
+    by_reason
+        .into_iter()
+        .map(|(reason, paths)| format!("not copied ({reason}): {}", paths.join(", ")))
+        .collect()
+}
+
+pub(crate) fn finish(mut summary: Summary, saved: Saved) -> Summary {
+    summary.bytes.packed = Some(saved.packed_bytes);
+    summary.bytes.written = Some(saved.files.iter().map(|(_, bytes)| bytes).sum());
+    summary.files = saved.files;
+    summary
 }

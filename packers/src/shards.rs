@@ -1,0 +1,351 @@
+//! What is planned written shard by shard: measured a shard ahead, so that it is known where each one
+//! ends, and in the end the index and the manifest.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use glyd_format::header::{Header, tensor_bytes};
+use glyd_format::index::{INDEX_NAME, Index};
+use glyd_format::manifest::{
+    ExpertsEntry, Format, MANIFEST_NAME, Manifest, PackEntry, PackedTensor, WRITER_VERSION, buffer_name,
+};
+use glyd_format::packed::SINGLE_NAME;
+use glyd_format::plan::{Pack, Plan, Put};
+use glyd_format::{Buffer, Checkpoint, Digest, Dtype, Layout, Progress};
+use rayon::ThreadPool;
+
+use crate::error::{Error, Result};
+use crate::matrix::Matrix;
+use crate::measure::{Measured, measure};
+use crate::pack::Options;
+use crate::save::Output;
+use crate::write::{Entry, ShardFile, Sources, write_shard};
+
+/// A matrix that packed would be larger than its weights by more than this part is saved as it is.
+const GROWTH_MAX: u64 = 100;
+
+/// What was written of a plan.
+pub(crate) enum Written {
+    Saved(Saved),
+    /// These tensors of the model would grow: by name.
+    Grew(Vec<String>),
+}
+
+/// A checkpoint that is written, and not yet in its place: its files, and the bytes of its packs.
+pub(crate) struct Saved {
+    pub(crate) files: Vec<(String, u64)>,
+    pub(crate) packed_bytes: u64,
+}
+
+/// What a plan is written with.
+pub(crate) struct Job<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    pub(crate) options: &'a Options,
+    pub(crate) pool: &'a ThreadPool,
+    pub(crate) output: &'a Output,
+    pub(crate) progress: &'a dyn Progress,
+}
+
+/// A shard while its entries gather: names, dtypes and shapes in the order of puts.
+#[derive(Default)]
+struct Shard {
+    entries: Vec<Entry>,
+    tensors: Vec<(String, Dtype, Vec<u64>)>,
+    bytes: u64,
+}
+
+impl Job<'_> {
+    /// Measures and writes all that the plan puts; `known` keeps what was measured, by pack, for a
+    /// second try.
+    pub(crate) fn write(&self, plan: &Plan, known: &mut BTreeMap<String, Measured>) -> Result<Written> {
+        let mut writer = Writer {
+            job: self,
+            plan,
+            measured: BTreeMap::new(),
+            shard: Shard::default(),
+            shards: Vec::new(),
+            weight_map: Vec::new(),
+            digests: BTreeMap::new(),
+            packs: BTreeMap::new(),
+            packed_bytes: 0,
+        };
+        let mut next = 0;
+        while next < plan.puts.len() {
+            let end = self.batch_end(plan, next);
+            let mut grew = writer.measure(next..end, known)?;
+            if !grew.is_empty() {
+                // All else that would grow is found at once: what is written now is written again.
+                grew.extend(writer.measure(end..plan.puts.len(), known)?);
+                known.extend(writer.take_measured());
+                return Ok(Written::Grew(grew));
+            }
+            for put in next..end {
+                writer.put(put)?;
+            }
+            next = end;
+        }
+        writer.finish().map(Written::Saved)
+    }
+
+    /// The puts that are measured together: about a shard's.
+    fn batch_end(&self, plan: &Plan, start: usize) -> usize {
+        let mut bytes = 0_u64;
+        let rest = plan.puts[start..].iter();
+        let fit = rest.take_while(|put| {
+            let fits = bytes < self.shard_bytes();
+            bytes = bytes.saturating_add(put_bytes(put));
+            fits
+        });
+        start + fit.count()
+    }
+
+    /// The bytes that fill a shard: an empty one is never full.
+    fn shard_bytes(&self) -> u64 {
+        self.options.shard_bytes.max(1)
+    }
+}
+
+/// Bytes of a put's tensors, unpacked.
+pub(crate) fn put_bytes(put: &Put) -> u64 {
+    match put {
+        Put::Pack(pack) => pack.shape[0].saturating_mul(pack.shape[1]).saturating_mul(2),
+        Put::Plain(plain) => tensor_bytes(plain.dtype, &plain.shape).unwrap_or(u64::MAX),
+    }
+}
+
+/// Bytes that are worked on: what [`Progress`] is told of.
+pub(crate) fn work_bytes(plan: &Plan) -> u64 {
+    plan.puts.iter().fold(0, |all, put| all.saturating_add(put_bytes(put)))
+}
+
+struct Writer<'a> {
+    job: &'a Job<'a>,
+    plan: &'a Plan,
+    /// What is measured and not yet written whole, by put.
+    measured: BTreeMap<usize, Measured>,
+    shard: Shard,
+    shards: Vec<(String, u64)>,
+    /// Tensors and the number of the shard of each.
+    weight_map: Vec<(String, usize)>,
+    digests: BTreeMap<usize, Digest>,
+    packs: BTreeMap<usize, PackEntry>,
+    packed_bytes: u64,
+}
+
+impl Writer<'_> {
+    /// Measures the packs among these puts; returns the tensors that would grow if they were packed.
+    fn measure(
+        &mut self,
+        puts: std::ops::Range<usize>,
+        known: &mut BTreeMap<String, Measured>,
+    ) -> Result<Vec<String>> {
+        let mut numbers = Vec::new();
+        let mut matrices = Vec::new();
+        for put in puts {
+            let Put::Pack(pack) = &self.plan.puts[put] else { continue };
+            if let Some(measured) = known.remove(&pack.name()) {
+                self.measured.insert(put, measured);
+                continue;
+            }
+            numbers.push(put);
+            matrices.push(matrix(pack)?);
+        }
+        let Job { checkpoint, options, pool, progress, .. } = self.job;
+        let of: Vec<&Matrix<'_>> = matrices.iter().collect();
+        let measured = measure(pool, checkpoint.weights(), &of, options.layout, *progress)?;
+        let mut grew = Vec::new();
+        for ((put, matrix), measured) in numbers.into_iter().zip(&matrices).zip(measured) {
+            let bytes = Buffer::ALL.iter().map(|&buffer| measured.buffer_bytes(matrix, buffer)).sum::<u64>();
+            let fits = measured.list_units() <= options.layout.list_units_max();
+            if bytes > matrix.bytes() + matrix.bytes() / GROWTH_MAX || !fits {
+                grew.extend(matrix.pack.tensors.iter().map(|tensor| tensor.name.clone()));
+            }
+            self.measured.insert(put, measured);
+        }
+        Ok(grew)
+    }
+
+    fn take_measured(&mut self) -> Vec<(String, Measured)> {
+        let measured = std::mem::take(&mut self.measured).into_iter();
+        let name = |put: usize| match &self.plan.puts[put] {
+            Put::Pack(pack) => pack.name(),
+            Put::Plain(plain) => plain.name.clone(),
+        };
+        measured.map(|(put, measured)| (name(put), measured)).collect()
+    }
+
+    /// Puts what a put saves into the shard, which is written once it is full.
+    fn put(&mut self, put: usize) -> Result<()> {
+        match &self.plan.puts[put] {
+            Put::Plain(plain) => {
+                let entry = Entry { put, buffer: None };
+                self.add(entry, plain.name.clone(), plain.dtype, plain.shape.clone())
+            }
+            Put::Pack(pack) => {
+                let matrix = matrix(pack)?;
+                let measured = &self.measured[&put];
+                let layout = self.job.options.layout;
+                self.packs.insert(put, pack_entry(pack, measured));
+                let name = pack.name();
+                let buffers = Buffer::ALL.map(|buffer| {
+                    let bytes = measured.buffer_bytes(&matrix, buffer);
+                    let dtype = layout.dtype(buffer);
+                    let length = bytes / (dtype.bitsize() as u64 / 8);
+                    (buffer, buffer_name(&name, pack.experts.is_some(), layout, buffer), dtype, length, bytes)
+                });
+                for (buffer, name, dtype, length, bytes) in buffers {
+                    self.packed_bytes += bytes;
+                    self.add(Entry { put, buffer: Some(buffer) }, name, dtype, vec![length])?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn add(&mut self, entry: Entry, name: String, dtype: Dtype, shape: Vec<u64>) -> Result<()> {
+        if self.shard.bytes >= self.job.shard_bytes() {
+            self.write_shard()?;
+        }
+        self.shard.bytes += tensor_bytes(dtype, &shape).unwrap_or(0);
+        self.weight_map.push((name.clone(), self.shards.len()));
+        self.shard.entries.push(entry);
+        self.shard.tensors.push((name, dtype, shape));
+        Ok(())
+    }
+
+    /// Writes the shard under a temporary name: how many there will be is not known yet.
+    fn write_shard(&mut self) -> Result<()> {
+        let shard = std::mem::take(&mut self.shard);
+        let names: Vec<String> = shard.tensors.iter().map(|(name, _, _)| name.clone()).collect();
+        let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(self.job.checkpoint))?;
+        let places: BTreeMap<&str, usize> =
+            header.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
+        let entries: Vec<(Entry, usize)> =
+            shard.entries.iter().zip(&names).map(|(entry, name)| (*entry, places[name.as_str()])).collect();
+        let bytes = header.data_offset + header.data_bytes();
+        self.check_space(bytes)?;
+        let name = format!("{:05}.part", self.shards.len());
+        let file = self.job.output.file(Path::new(&name), bytes)?;
+        file.write_at(&header.to_bytes(), 0)?;
+        let sources = Sources {
+            weights: self.job.checkpoint.weights(),
+            puts: &self.plan.puts,
+            measured: &self.measured,
+        };
+        let written = ShardFile { file: &file, header: &header, entries: &entries };
+        self.digests.extend(write_shard(self.job.pool, &sources, &written, self.job.progress)?);
+        file.finish()?;
+        self.shards.push((name, bytes));
+        if let Some(last) = shard.entries.last() {
+            // What was measured ahead is kept, and a pack whose other buffers go into the next shard.
+            let goes_on = !matches!(last.buffer, None | Some(Buffer::Base));
+            self.measured.retain(|&put, _| put > last.put || put == last.put && goes_on);
+        }
+        Ok(())
+    }
+
+    fn check_space(&self, bytes: u64) -> Result<()> {
+        match self.job.output.bytes_free() {
+            Some(free) if free < bytes => Err(Error::Output {
+                path: self.job.output.path().to_owned(),
+                reason: format!("the next file needs {bytes} bytes, and {free} are free on its disk"),
+                hint: "free some space, or name a folder on another disk".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the last shard, the index and the manifest.
+    fn finish(mut self) -> Result<Saved> {
+        if !self.shard.entries.is_empty() || self.shards.is_empty() {
+            self.write_shard()?;
+        }
+        let count = self.shards.len();
+        let name = |number: usize| match count {
+            1 => SINGLE_NAME.to_owned(),
+            _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+        };
+        let output = self.job.output;
+        let mut files = Vec::new();
+        for (number, (part, bytes)) in self.shards.iter().enumerate() {
+            output.rename(part, &name(number))?;
+            files.push((name(number), *bytes));
+        }
+        if count > 1 {
+            let total = self.weight_map_bytes();
+            let weight_map =
+                self.weight_map.iter().map(|(tensor, shard)| (tensor.clone(), name(*shard))).collect();
+            let text = Index { weight_map, total_bytes: Some(total) }.text();
+            output.write(Path::new(INDEX_NAME), &text)?;
+            files.push((INDEX_NAME.to_owned(), text.len() as u64));
+        }
+        let text = self.manifest().text();
+        output.write(Path::new(MANIFEST_NAME), &text)?;
+        files.push((MANIFEST_NAME.to_owned(), text.len() as u64));
+        Ok(Saved { files, packed_bytes: self.packed_bytes })
+    }
+
+    /// Bytes of data of all shards.
+    fn weight_map_bytes(&self) -> u64 {
+        let plain = self.plan.puts.iter().filter(|put| matches!(put, Put::Plain(_))).map(put_bytes);
+        self.packed_bytes + plain.sum::<u64>()
+    }
+
+    fn manifest(&self) -> Manifest {
+        let options = self.job.options;
+        let mut packs = Vec::new();
+        let mut tensors = Vec::new();
+        for (number, put) in self.plan.puts.iter().enumerate() {
+            match put {
+                Put::Pack(pack) => packs.push((pack.name(), self.packs[&number].clone())),
+                Put::Plain(plain) => tensors.push((plain.name.clone(), self.digests[&number])),
+            }
+        }
+        Manifest {
+            format: format_of(self.plan, options.layout),
+            glyd: WRITER_VERSION,
+            source: options.source.clone(),
+            layout: options.layout,
+            packs,
+            tensors: Some(tensors),
+        }
+    }
+}
+
+fn pack_entry(pack: &Pack, measured: &Measured) -> PackEntry {
+    let tensors = pack.tensors.iter().zip(&measured.digests).map(|(part, &sha256)| PackedTensor {
+        name: part.name.clone(),
+        shape: part.shape.clone(),
+        sha256,
+    });
+    let experts =
+        pack.experts.map(|experts| ExpertsEntry { count: experts.count, transposed: experts.transposed });
+    PackEntry { shape: pack.shape, coding: measured.coding, tensors: tensors.collect(), experts }
+}
+
+pub(crate) fn format_of(plan: &Plan, layout: Layout) -> Format {
+    let experts = plan.puts.iter().any(|put| matches!(put, Put::Pack(pack) if pack.experts.is_some()));
+    Format::of(layout, experts)
+}
+
+pub(crate) fn matrix(pack: &Pack) -> Result<Matrix<'_>> {
+    Matrix::new(pack).ok_or_else(|| {
+        glyd_format::Invalid {
+            tensor: Some(pack.name()),
+            expected: "a matrix of whole steps, made of its tensors".to_owned(),
+            found: format!("shape {:?}", pack.shape),
+            ..Default::default()
+        }
+        .into()
+    })
+}
+
+fn too_large(checkpoint: &Checkpoint) -> Error {
+    glyd_format::Invalid {
+        file: Some(checkpoint.dir().to_owned()),
+        expected: "tensors of fewer than 2^64 bytes in all".to_owned(),
+        found: "more".to_owned(),
+        ..Default::default()
+    }
+    .into()
+}
