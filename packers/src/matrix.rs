@@ -4,11 +4,12 @@ use glyd_format::Dtype;
 use glyd_format::plan::{Pack, Part};
 use glyd_format::step::{Grid, STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 
+use crate::count::Lines;
 use crate::error::Result;
 use crate::values::Values;
 
-/// Weights of the largest tile: 64 rows of 16,384 columns.
-const TILE_WEIGHTS: u64 = 1 << 20;
+/// Weights of the largest tile: 64 rows of 4,096 columns, which stay in a core's own cache.
+const TILE_WEIGHTS: u64 = 1 << 18;
 /// Strips of a tile whose rows are columns of the tensor: as many as make reading across it worth it.
 const TRANSPOSED_STRIPS: u64 = 16;
 
@@ -102,15 +103,6 @@ impl<'a> Matrix<'a> {
         }
         tiles
     }
-}
-
-/// A tensor as it is held: lines of equal length, and the steps that they cross. The lines of a group
-/// make whole steps; a cell is a line's part of one step.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lines {
-    pub(crate) line_weights: u64,
-    pub(crate) cell_weights: usize,
-    pub(crate) group_lines: u64,
 }
 
 impl<'a> Member<'a> {

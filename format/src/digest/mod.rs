@@ -6,11 +6,13 @@ mod hasher;
 #[cfg(target_arch = "x86_64")]
 mod sha_ni;
 mod streams;
+mod together;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use hasher::Hasher;
+pub use together::{Stream, hash_streams};
 
 /// Bytes of a block: what SHA-256 takes at a time.
 const BLOCK_BYTES: usize = 64;
