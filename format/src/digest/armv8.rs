@@ -1,4 +1,4 @@
-//! The blocks of several streams, by ARMv8's SHA-256 instructions.
+//! The blocks of several streams, by aarch64's SHA-256 instructions.
 //!
 //! Four rounds wait for the four before them and are hardly any work, so a single stream leaves most of
 //! the processor idle: the others' rounds are put in between.
