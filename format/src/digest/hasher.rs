@@ -76,6 +76,7 @@ impl Hasher {
         }
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "it is less than a block")]
     fn held_bytes(&self) -> usize {
         (self.taken_bytes % BLOCK_BYTES as u64) as usize
     }

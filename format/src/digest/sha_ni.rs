@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     _mm_sha256msg2_epu32, _mm_sha256rnds2_epu32, _mm_shuffle_epi8, _mm_shuffle_epi32,
 };
 
-use super::{Block, ROUND_CONSTANTS, State};
+use super::{Block, State, rounds};
 
 /// Proof that the processor has the SHA instructions and what is used beside them.
 #[derive(Debug, Clone, Copy)]
@@ -33,43 +33,14 @@ impl ShaNi {
     }
 }
 
-#[target_feature(enable = "sha,ssse3,sse4.1,avx")]
-fn compress<const N: usize>(streams: [(&mut State, &[Block]); N]) {
-    let count = streams.iter().map(|(_, blocks)| blocks.len()).min().unwrap_or(0);
-    let blocks: [&[Block]; N] = std::array::from_fn(|s| &streams[s].1[..count]);
-    let mut halves: [[__m128i; 2]; N] = std::array::from_fn(|s| arranged(*streams[s].0));
-    for k in 0..count {
-        let before = halves;
-        let mut words: [[__m128i; 4]; N] = std::array::from_fn(|s| words(&blocks[s][k]));
-        let (scheduled, last) = ROUND_CONSTANTS.split_at(12);
-        for constants in scheduled.as_chunks::<4>().0 {
-            for (i, constants) in constants.iter().enumerate() {
-                for (halves, words) in halves.iter_mut().zip(&mut words) {
-                    four_rounds(halves, words[i], *constants);
-                    words[i] = next(words[i], words[(i + 1) % 4], words[(i + 2) % 4], words[(i + 3) % 4]);
-                }
-            }
-        }
-        for (i, constants) in last.iter().enumerate() {
-            for (halves, words) in halves.iter_mut().zip(&words) {
-                four_rounds(halves, words[i], *constants);
-            }
-        }
-        for (halves, before) in halves.iter_mut().zip(before) {
-            *halves = [_mm_add_epi32(halves[0], before[0]), _mm_add_epi32(halves[1], before[1])];
-        }
-    }
-    for ((state, _), halves) in streams.into_iter().zip(halves) {
-        *state = rearranged(halves);
-    }
-}
+rounds::compress!("sha,ssse3,sse4.1,avx", __m128i);
 
 /// Four rounds with four words of the message. The halves of the state are `abef` and `cdgh`, from the
 /// highest word down: two rounds turn the one into the other, and the other way round.
 #[inline]
 #[target_feature(enable = "sha,ssse3,sse4.1,avx")]
 fn four_rounds([abef, cdgh]: &mut [__m128i; 2], words: __m128i, constants: [u32; 4]) {
-    let sums = _mm_add_epi32(words, bytemuck::cast(constants));
+    let sums = sum(words, bytemuck::cast(constants));
     *cdgh = _mm_sha256rnds2_epu32(*cdgh, *abef, sums);
     *abef = _mm_sha256rnds2_epu32(*abef, *cdgh, _mm_shuffle_epi32(sums, 0b_11_10));
 }
@@ -79,6 +50,13 @@ fn four_rounds([abef, cdgh]: &mut [__m128i; 2], words: __m128i, constants: [u32;
 #[target_feature(enable = "sha,ssse3,sse4.1,avx")]
 fn next(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> __m128i {
     _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(a, b), _mm_alignr_epi8(d, c, 4)), d)
+}
+
+/// Word by word.
+#[inline]
+#[target_feature(enable = "sha,ssse3,sse4.1,avx")]
+fn sum(a: __m128i, b: __m128i) -> __m128i {
+    _mm_add_epi32(a, b)
 }
 
 /// A block's words, which are big-endian.

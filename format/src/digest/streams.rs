@@ -15,8 +15,9 @@ pub(super) use super::sha_ni::ShaNi as Interleaved;
 pub(super) use absent::Interleaved;
 
 /// Blocks after which streams are chosen anew: where there are more than go together, all of them come
-/// to their ends at about the same time, and none is left to go on alone.
-const TURN_BLOCKS: usize = 64;
+/// to their ends at about the same time, and none is left to go on alone. Starting a turn costs about the
+/// time of a block.
+const TURN_BLOCKS: usize = 256;
 
 type Piece<'a, 'b> = (&'a mut Hasher, &'b [u8]);
 
