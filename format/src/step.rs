@@ -69,6 +69,26 @@ impl Default for Step {
     }
 }
 
+/// Writes a matrix's columns as rows: `from` is rows of `columns` weights, and what was a column is a row
+/// of `to`, whose rows stand `stride` apart.
+///
+/// # Panics
+/// Where `to` is too short.
+pub fn transpose(from: &[u16], columns: usize, to: &mut [u16], stride: usize) {
+    /// Rows and columns that are exchanged at a time: of both sides whole cache lines.
+    const BLOCK: usize = 32;
+    for (block, rows) in from.chunks(BLOCK * columns).enumerate() {
+        for first in (0..columns).step_by(BLOCK) {
+            for column in first..columns.min(first + BLOCK) {
+                let row = &mut to[column * stride + block * BLOCK..];
+                for (to, &weight) in row.iter_mut().zip(rows[column..].iter().step_by(columns)) {
+                    *to = weight;
+                }
+            }
+        }
+    }
+}
+
 /// A matrix that can be packed: rows in strips of 64, columns in steps of 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
@@ -145,6 +165,17 @@ mod tests {
         let mut seen = [false; STEP_WEIGHTS];
         for index in 0..STEP_WEIGHTS {
             assert!(!std::mem::replace(&mut seen[plane_index(index)], true), "{index}");
+        }
+    }
+
+    #[test]
+    fn columns_are_rows_once_transposed() {
+        let (rows, columns, stride) = (70, 45, 75);
+        let from: Vec<u16> = (0..u16::try_from(rows * columns).unwrap()).collect();
+        let mut to = vec![0; columns * stride];
+        transpose(&from, columns, &mut to, stride);
+        for (at, &weight) in from.iter().enumerate() {
+            assert_eq!(to[at % columns * stride + at / columns], weight);
         }
     }
 

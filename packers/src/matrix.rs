@@ -2,7 +2,7 @@
 
 use glyd_format::Dtype;
 use glyd_format::plan::{Pack, Part};
-use glyd_format::step::{Grid, STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
+use glyd_format::step::{Grid, STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES, transpose};
 
 use crate::count::Lines;
 use crate::error::Result;
@@ -162,13 +162,11 @@ impl<'a> Member<'a> {
             return Ok(());
         };
         let (expert, row) = (row / expert_rows, row % expert_rows);
-        let mut line = vec![0; rows];
-        for (at, column) in columns.enumerate() {
-            self.read(values, (expert * self.columns + column) * expert_rows + row, &mut line)?;
-            for (out, &weight) in out[at..].iter_mut().step_by(wide).zip(&line) {
-                *out = weight;
-            }
+        let mut lines = vec![0; rows.saturating_mul(wide)];
+        for (column, line) in columns.zip(lines.chunks_exact_mut(rows)) {
+            self.read(values, (expert * self.columns + column) * expert_rows + row, line)?;
         }
+        transpose(&lines, rows, out, wide);
         Ok(())
     }
 }
