@@ -97,15 +97,10 @@ impl<'a> Tensor<'a> {
                 look.progress.advance(here as u64);
                 Ok(())
             }
-            Held::Packed(member) => {
-                memory.weights.clear();
-                match member.entry.experts.filter(|experts| experts.transposed) {
-                    None => look.rows(member, place, memory),
-                    Some(experts) => {
-                        look.columns(member, member.grid.strips() / experts.count, place, memory)
-                    }
-                }
-            }
+            Held::Packed(member) => match member.entry.experts.filter(|experts| experts.transposed) {
+                None => look.rows(member, place, memory),
+                Some(experts) => look.columns(member, member.grid.strips() / experts.count, place, memory),
+            },
         }
     }
 
@@ -140,6 +135,7 @@ impl Look<'_> {
     fn rows(&self, member: &Member<'_>, place: &mut Place, memory: &mut Memory) -> Result<(), Stop> {
         let (columns, steps) = (member.grid.columns(), member.grid.strip_steps());
         if place.strip == member.strips.end {
+            memory.weights.clear();
             return Ok(());
         }
         let first = place.strip * steps;
@@ -168,6 +164,7 @@ impl Look<'_> {
         } else {
             let end = (place.step + run_steps).min(steps);
             let own = self.decode(&mut memory.scratch, member, first + place.step..first + end)?;
+            memory.weights.clear();
             memory.weights.extend_from_slice(&memory.scratch.rows[place.line * own..(place.line + 1) * own]);
             place.step = end % steps;
             place.line += usize::from(place.step == 0);
@@ -191,6 +188,7 @@ impl Look<'_> {
     ) -> Result<(), Stop> {
         let steps = member.grid.strip_steps();
         if place.strip + own > member.strips.end {
+            memory.weights.clear();
             return Ok(());
         }
         let rows = own * STEP_ROWS as u64;
@@ -198,6 +196,7 @@ impl Look<'_> {
         if band == 0 {
             let at = (place.strip + place.part) * steps + place.step;
             let columns = self.decode(&mut memory.scratch, member, at..at + 1)?;
+            memory.weights.clear();
             memory.weights.extend(memory.scratch.rows[place.line..].iter().step_by(columns));
             place.part = (place.part + 1) % own;
             place.line += usize::from(place.part == 0);
