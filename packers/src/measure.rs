@@ -4,7 +4,7 @@
 use glyd_format::digest::Stream;
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 use glyd_format::weights::Weights;
-use glyd_format::{Buffer, Coding, Digest, Layout, Progress};
+use glyd_format::{Buffer, Coding, Digest, Dtype, Layout, Progress};
 use rayon::ThreadPool;
 
 use crate::count::Counts;
@@ -147,15 +147,21 @@ struct Reading<'a> {
     piece: Vec<u16>,
     /// Weights that were read.
     read: u64,
+    /// Bytes of the piece, and of what it is read and counted with.
+    held_bytes: u64,
 }
 
 impl<'a> Reading<'a> {
     fn new(weights: &'a Weights, member: &'a Member<'a>, guess: Coding, progress: &'a dyn Progress) -> Self {
+        let piece_weights = member.weights().min(PIECE_WEIGHTS as u64);
+        let counts = Counts::new(member.lines(), guess);
+        let values_bytes = Values::held_bytes(&member.part.value, Dtype::BF16, piece_weights);
         Reading {
+            held_bytes: piece_weights * WEIGHT_BYTES as u64 + counts.held_bytes() + values_bytes,
             values: Values::new(weights),
             member,
             progress,
-            counts: Counts::new(member.lines(), guess),
+            counts,
             units: Vec::new(),
             groups: 0,
             piece: Vec::new(),
@@ -195,6 +201,10 @@ impl Stream for Reading<'_> {
         // Half of the work on what is packed: the other half is to pack it.
         self.progress.advance((here * WEIGHT_BYTES) as u64 / 2);
         Ok(Some(bytemuck::cast_slice(&self.piece)))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.held_bytes
     }
 }
 

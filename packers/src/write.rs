@@ -165,8 +165,7 @@ impl Stream for Copying<'_> {
             return Err(Error::Interrupted);
         }
         let bits = self.plain.dtype.bitsize() as u64;
-        // Pieces of whole elements, and of whole bytes where elements are smaller.
-        let here = (COPY_BYTES * 8 / bits / 8 * 8).min(self.plain.value.elements() - self.copied);
+        let here = piece_elements(self.plain).min(self.plain.value.elements() - self.copied);
         if here == 0 {
             return Ok(None);
         }
@@ -177,6 +176,18 @@ impl Stream for Copying<'_> {
         self.progress.advance(here * bits / 8);
         Ok(Some(&self.piece))
     }
+
+    fn held_bytes(&self) -> u64 {
+        let elements = piece_elements(self.plain);
+        elements * self.plain.dtype.bitsize() as u64 / 8
+            + Values::held_bytes(&self.plain.value, self.plain.dtype, elements)
+    }
+}
+
+/// Elements of a plain tensor's pieces: whole ones, and whole bytes where elements are smaller.
+fn piece_elements(plain: &Plain) -> u64 {
+    let most = COPY_BYTES * 8 / plain.dtype.bitsize() as u64 / 8 * 8;
+    most.min(plain.value.elements())
 }
 
 /// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.

@@ -27,10 +27,11 @@ const TURN_BLOCKS: usize = 256;
 type Piece<'a, 'b> = (&'a mut Hasher, &'b [u8]);
 
 /// Streams that go together by the processor's SHA instructions.
-const INTERLEAVED: usize = 3;
+pub(super) const INTERLEAVED: usize = 3;
 /// Streams that go together as the lanes of vectors.
 pub(super) const LANES: usize = 16;
-/// Streams from which lanes are worth it: they take the same time whatever their number.
+/// Streams from which lanes are worth it, as they take the same time whatever their number: on Sapphire
+/// Rapids nine are 1.28 times one and ten 1.42 times, by the SHA instructions 1.36.
 const LANES_MIN: usize = 10;
 
 /// How streams go together: by which instructions, where the processor has them.
