@@ -76,7 +76,9 @@ fn loops(criterion: &mut Criterion<CpuTime>) {
             group.bench_function(BenchmarkId::new(format!("count {layout}"), name), |bencher| {
                 let mut counts = Counts::new(lines, *encoder.coding());
                 bencher.iter(|| {
-                    counts.add_by(simd, black_box(&weights), |steps| assert!(!black_box(steps).is_empty()))
+                    counts.add_by(simd, black_box(&weights), |steps| {
+                        assert!(!black_box(steps).is_empty());
+                    })
                 });
             });
             let (mut encoded, strip_steps) = (Encoded::default(), COLUMNS / STEP_COLUMNS);

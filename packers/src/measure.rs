@@ -6,7 +6,7 @@ use glyd_format::header::tensor_bytes;
 use glyd_format::plan::Plain;
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 use glyd_format::weights::Weights;
-use glyd_format::{Buffer, Coding, Digest, Layout, Progress};
+use glyd_format::{Buffer, Coding, Digest, Dtype, Layout, Progress};
 use rayon::ThreadPool;
 
 use crate::count::Counts;
@@ -209,6 +209,13 @@ impl Stream for Reading<'_> {
             Reading::Member(counting) => counting.next(),
         }
     }
+
+    fn held_bytes(&self) -> u64 {
+        match self {
+            Reading::Plain(hashing) => hashing.held_bytes(),
+            Reading::Member(counting) => counting.held_bytes(),
+        }
+    }
 }
 
 /// A plain tensor while it is hashed, as it will be saved.
@@ -246,6 +253,11 @@ impl Stream for Hashing<'_> {
         // The half of the work that is not to copy it.
         self.progress.advance(bytes / 2);
         Ok(Some(&self.piece))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let elements = piece_elements(self.plain, PIECE_BYTES);
+        PIECE_BYTES + Values::held_bytes(&self.plain.value, self.plain.dtype, elements)
     }
 }
 
@@ -306,6 +318,12 @@ impl Stream for Counting<'_> {
         // Half of the work on what is packed: the other half is to pack it.
         self.progress.advance((here * WEIGHT_BYTES) as u64 / 2);
         Ok(Some(bytemuck::cast_slice(&self.piece)))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let weights = PIECE_BYTES / WEIGHT_BYTES as u64;
+        let values = Values::held_bytes(&self.member.part.value, Dtype::BF16, weights);
+        PIECE_BYTES + self.counts.held_bytes() + values
     }
 }
 

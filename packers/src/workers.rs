@@ -111,6 +111,10 @@ impl<S: Stream> Stream for Numbered<S> {
     fn next(&mut self) -> std::result::Result<Option<&[u8]>, S::Error> {
         self.1.next()
     }
+
+    fn held_bytes(&self) -> u64 {
+        self.1.held_bytes()
+    }
 }
 
 /// What came of the tasks, in their order.

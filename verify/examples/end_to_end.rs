@@ -137,8 +137,8 @@ fn report(jobs: &[Job<'_>], checkpoint: &Checkpoint) {
         let anchor = jobs.iter().find(|anchor| anchor.name == "anchor" && anchor.threads == job.threads);
         let ratio =
             |time: fn(&Took) -> f64| anchor.map_or(0.0, |anchor| median(anchor, time) / median(job, time));
-        let (cpu, wall): (fn(&Took) -> f64, fn(&Took) -> f64) =
-            (|took| took.cpu.as_secs_f64(), |took| took.wall.as_secs_f64());
+        let cpu = |took: &Took| took.cpu.as_secs_f64();
+        let wall = |took: &Took| took.wall.as_secs_f64();
         println!(
             "{:16} {:>7} {:>10.2} {:>10.2} {:>10.2} {:>10.2}",
             job.name,
