@@ -68,6 +68,23 @@ impl Basis {
     }
 }
 
+impl Weights {
+    /// What the packed figures are estimated from, where they are.
+    #[must_use]
+    pub fn basis_note(&self) -> Option<String> {
+        const SPREAD: &str = "10.85 bits a packed weight in mma (trained weights take 10.68 to 11.42) and 12.04 in mma12 (12.00 to 12.08)";
+        match self.basis {
+            Basis::Estimated => Some(format!(
+                "packed sizes are estimates, at {SPREAD}: --measure counts the weights of a folder"
+            )),
+            Basis::Packed(layout) => Some(format!(
+                "exact for {layout}, in which the checkpoint is packed; the other layout is an estimate, at {SPREAD}"
+            )),
+            Basis::Measured | Basis::NoGain => None,
+        }
+    }
+}
+
 /// Bytes that packed weights are estimated to take.
 pub(super) fn estimate(weights: u64, layout: Layout) -> u64 {
     let millibits = match layout {
