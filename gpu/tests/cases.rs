@@ -381,7 +381,7 @@ fn dense(config: &Value) -> Inventory {
     ];
     for layer in 0..field("num_hidden_layers") {
         let mut add = |name: &str, shape: Vec<u64>| {
-            tensors.push((format!("model.layers.{layer}.{name}.weight"), shape))
+            tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
         };
         add("input_layernorm", vec![hidden]);
         add("post_attention_layernorm", vec![hidden]);

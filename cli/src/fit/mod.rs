@@ -103,7 +103,10 @@ pub(crate) fn run(args: &Fit) -> Result<Status, Failure> {
     } else if !args.voice.quiet {
         output::print_lines(&show::lines(&answer))?;
     }
-    Ok(answer.status())
+    let status = answer.status();
+    // The program ends here, and the system takes its memory back sooner than it is given back by name.
+    std::mem::forget(answer);
+    Ok(status)
 }
 
 /// The card that was asked for, and over how many the model is spread.
@@ -167,8 +170,8 @@ impl Answer<'_> {
         all.extend(self.gpu.iter().flat_map(|gpu| gpu.notes.iter().cloned()));
         all.extend(parallel_note(&self.weights, self.tensor_parallel));
         all.push(format!(
-            "runtime {} bytes on each card, for activations, workspaces and the driver's part: --runtime says another",
-            self.args.runtime
+            "runtime {} on each card, for activations, workspaces and the driver's part: --runtime says another",
+            show::gib(self.args.runtime)
         ));
         let tight = |gpu| self.rows.iter().any(|row| self.judge(row, gpu).verdict == Verdict::Tight);
         if self.gpu.as_ref().is_some_and(tight) {
@@ -182,7 +185,7 @@ impl Answer<'_> {
                 [self.weights.bf16, self.weights.mma, self.weights.mma12].map(|bytes| bytes.on_each(1));
             let bytes = alone.total(least.into_iter().min().unwrap_or(0));
             let verdict = Verdict::of(bytes, gpu).name();
-            all.push(format!("on one card alone it needs {bytes} bytes at least: {verdict}"));
+            all.push(format!("on one card alone it needs {} at least: {verdict}", show::gib(bytes)));
         }
         Ok(all)
     }

@@ -238,7 +238,7 @@ fn why(answer: &Answer<'_>) -> Vec<String> {
 }
 
 /// Bytes of memory, for people: cards are told of in these.
-fn gib(bytes: u64) -> String {
+pub(super) fn gib(bytes: u64) -> String {
     let hundredths = (u128::from(bytes) * 100 + (1 << 29)) >> 30;
     format!("{}.{:02} GiB", hundredths / 100, hundredths % 100)
 }

@@ -14,7 +14,7 @@ const FIRST_BYTES: u64 = 100_000;
 /// The header of the file at `path` of the Hub, called `name`.
 pub(super) fn header(hub: &Hub, path: &str, name: &Path) -> Result<Header, Failure> {
     let first = hub.range(path, 0, FIRST_BYTES)?;
-    let length = first.bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    let length = first.bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let file = format!("a safetensors file of {} bytes", first.file_bytes);
     let Some(length) = length else {
         return Err(hub.unexpected(path, "a safetensors file", file).into());
@@ -29,7 +29,7 @@ pub(super) fn header(hub: &Hub, path: &str, name: &Path) -> Result<Header, Failu
     if have < end {
         bytes.extend(hub.range(path, have, end)?.bytes);
     }
-    let text = usize::try_from(end).ok().and_then(|end| bytes.get(LENGTH_BYTES as usize..end));
+    let text = usize::try_from(end).ok().and_then(|end| bytes.get(size_of::<u64>()..end));
     match text {
         Some(text) => Ok(Header::parse(name, text, first.file_bytes)?),
         None => Err(HubError::Unexpected {

@@ -37,7 +37,7 @@ fn a_model_and_a_card_have_a_verdict_each() {
         "language model, BF16: 8.32 kB, 2 tensors\n",
         "cache: 256 bytes for each further token",
         "note: packed sizes are estimates",
-        "note: runtime 1610612736 bytes on each card",
+        "note: runtime 1.50 GiB on each card",
     ]);
     fit(&folder, &["model", "--gpu", "1GiB"]).ends(1).prints(&["no", "-0.50 GiB"]);
     fit(&folder, &["model"]).ends(0).prints(&["needs"]);

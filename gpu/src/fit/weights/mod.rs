@@ -5,7 +5,7 @@ mod names;
 mod packing;
 mod quantized;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use glyd_format::Dtype;
 use glyd_format::header::tensor_bytes;
@@ -85,7 +85,7 @@ pub struct Weights {
     /// What the packed figures rest on.
     pub basis: Basis,
     /// What is loaded, by part and dtype.
-    pub components: BTreeMap<(Component, String), Tally>,
+    pub components: BTreeMap<(Component, Dtype), Tally>,
     /// What the files hold and no runtime loads.
     pub not_loaded: BTreeMap<NotLoaded, Tally>,
     /// What a user should know.
@@ -126,10 +126,9 @@ pub fn weigh(model: &Model<'_>, tied: Tied<'_>) -> Result<Weights, CannotSay> {
     }
     let scheme = Scheme::of(model.config);
     packing::pack(model, scheme.as_ref(), &mut loaded, tied, &mut weights);
-    let names: BTreeSet<&str> = loaded.keys().copied().collect();
-    for name in names {
-        let Some(Loaded { info, bytes, elements }) = loaded.get(name) else { continue };
-        let part = (Component::of(name), info.dtype.to_string());
+    for name in model.inventory.keys() {
+        let Some(Loaded { info, bytes, elements }) = loaded.get(name.as_str()) else { continue };
+        let part = (Component::of(name), info.dtype);
         weights.components.entry(part).or_default().add(*bytes);
         weights.bf16.add(info.shape.len() > 1, *bytes);
         let parameters = scheme.as_ref().map_or(*elements, |scheme| scheme.parameters(name, info, *elements));

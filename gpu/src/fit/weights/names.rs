@@ -133,16 +133,20 @@ impl Rules {
         if parts.iter().any(speculative) {
             return Some(NotLoaded::MultiTokenPrediction);
         }
-        if Component::of(tensor) != Component::Language {
-            return None;
-        }
         let layer = layer(&parts)?;
-        if self.layers.is_some_and(|layers| layer >= layers) && !parts.contains(&"encoder") {
-            return Some(NotLoaded::MultiTokenPrediction);
-        }
+        let beyond = self.layers.is_some_and(|layers| layer >= layers) && !parts.contains(&"encoder");
         let projection = parts.iter().any(|part| matches!(*part, "k_proj" | "v_proj" | "k_norm" | "v_norm"));
-        let shared = projection && parts.contains(&"self_attn");
-        (shared && self.shared_from.is_some_and(|first| layer >= first)).then_some(NotLoaded::SharedKeyValues)
+        let sharing = self.shared_from.is_some_and(|first| layer >= first);
+        let shared = sharing && projection && parts.contains(&"self_attn");
+        // A tower's layers are counted apart from the language model's.
+        let why = if beyond {
+            NotLoaded::MultiTokenPrediction
+        } else if shared {
+            NotLoaded::SharedKeyValues
+        } else {
+            return None;
+        };
+        (Component::of(tensor) == Component::Language).then_some(why)
     }
 }
 
