@@ -66,7 +66,7 @@ fn all(of: &Needs) -> String {
 }
 
 #[test]
-fn i01_the_context_is_said_and_is_not_the_longest_there_is() {
+fn the_context_is_said_and_is_not_the_longest_there_is() {
     let unsaid = Request { context: None, ..request(0) };
     let found = needs(&llama(), &unsaid).unwrap();
     assert_eq!((found.context, found.token_bytes), (8192, 131_072));
@@ -83,7 +83,7 @@ fn i01_the_context_is_said_and_is_not_the_longest_there_is() {
 }
 
 #[test]
-fn i02_experts_that_are_not_active_take_memory_too() {
+fn experts_that_are_not_active_take_memory_too() {
     let config = json!({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2});
     let mut tensors: Vec<(String, [u64; 2])> = Vec::new();
     for expert in 0..8 {
@@ -101,7 +101,7 @@ fn i02_experts_that_are_not_active_take_memory_too() {
 }
 
 #[test]
-fn i03_weights_are_the_bytes_that_are_stored() {
+fn weights_are_the_bytes_that_are_stored() {
     let quantized = [
         ("model.layers.0.q.qweight", Dtype::I32, &[25_000, 1000][..]),
         ("model.layers.0.q.scales", Dtype::F16, &[2500, 1000]),
@@ -122,7 +122,7 @@ fn i03_weights_are_the_bytes_that_are_stored() {
 }
 
 #[test]
-fn i04_heads_have_the_width_that_the_config_gives() {
+fn heads_have_the_width_that_the_config_gives() {
     let config = json!({
         "model_type": "llama", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
         "hidden_size": 2560, "head_dim": 128
@@ -134,7 +134,7 @@ fn i04_heads_have_the_width_that_the_config_gives() {
 }
 
 #[test]
-fn i06_latents_are_not_charged_as_heads_and_unknown_ones_not_at_all() {
+fn latents_are_not_charged_as_heads_and_unknown_ones_not_at_all() {
     let config = json!({
         "model_type": "deepseek_v3", "num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
         "num_attention_heads": 128, "hidden_size": 7168, "q_lora_rank": 1536, "qk_nope_head_dim": 128
@@ -150,7 +150,7 @@ fn i06_latents_are_not_charged_as_heads_and_unknown_ones_not_at_all() {
 }
 
 #[test]
-fn i07_states_are_counted_once_and_do_not_grow() {
+fn states_are_counted_once_and_do_not_grow() {
     let linear = json!({
         "model_type": "qwen3_next", "num_hidden_layers": 64, "full_attention_interval": 4, "num_attention_heads": 16,
         "num_key_value_heads": 4, "head_dim": 256, "hidden_size": 2048, "linear_num_key_heads": 16,
@@ -177,7 +177,7 @@ fn i07_states_are_counted_once_and_do_not_grow() {
 }
 
 #[test]
-fn i09_a_need_of_47_gib_fits_an_a6000_and_not_an_l40s() {
+fn a_need_of_47_gib_fits_an_a6000_and_not_an_l40s() {
     let need = 47 << 30;
     assert!(need > parse_gpu("L40S").unwrap().total_bytes);
     let spare = parse_gpu("RTX A6000").unwrap().total_bytes - need;
@@ -185,7 +185,7 @@ fn i09_a_need_of_47_gib_fits_an_a6000_and_not_an_l40s() {
 }
 
 #[test]
-fn i10_the_language_models_numbers_are_read_wherever_they_are() {
+fn the_language_models_numbers_are_read_wherever_they_are() {
     let text = json!({"model_type": "llama", "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 4096});
     let tower = json!({"model_type": "llava", "num_hidden_layers": 27, "text_config": text.clone()});
     let deep = json!({"model_type": "qwen2_5_omni", "thinker_config": {"text_config": with(text.clone(), "model_type", "qwen2".into())}});
@@ -214,7 +214,7 @@ fn i10_the_language_models_numbers_are_read_wherever_they_are() {
 }
 
 #[test]
-fn i10_keys_that_a_part_leaves_out_are_its_classs() {
+fn keys_that_a_part_leaves_out_are_its_classs() {
     // As gemma-3-4b and llava-1.5-7b are published.
     let gemma = json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}});
     let found = needs(&gemma, &request(8192)).unwrap();
@@ -225,7 +225,7 @@ fn i10_keys_that_a_part_leaves_out_are_its_classs() {
 }
 
 #[test]
-fn i11_tensor_parallelism_divides_heads_down_to_one_each() {
+fn tensor_parallelism_divides_heads_down_to_one_each() {
     let config = with(llama(), "num_key_value_heads", 4.into());
     let cache = |cards| {
         needs(&config, &Request { tensor_parallel: cards, ..request(1000) }).map(|needs| needs.cache_bytes)
@@ -242,7 +242,7 @@ fn i11_tensor_parallelism_divides_heads_down_to_one_each() {
 }
 
 #[test]
-fn i13_what_is_not_loaded_is_told_apart() {
+fn what_is_not_loaded_is_told_apart() {
     let config = with(llama(), "num_hidden_layers", 1.into());
     let weights = weights(
         &config,

@@ -45,7 +45,7 @@ fn a_model_and_a_card_have_a_verdict_each() {
 }
 
 #[test]
-fn i09_a_card_that_is_none_is_refused_with_the_forms_that_there_are() {
+fn a_card_that_is_none_is_refused_with_the_forms_that_there_are() {
     let folder = small();
     for gpu in ["48", "-5GB", "1e999GB", "RTX 1234", ""] {
         let ran = fit(&folder, &["model", "--gpu", gpu]).ends(2);
@@ -57,7 +57,7 @@ fn i09_a_card_that_is_none_is_refused_with_the_forms_that_there_are() {
 }
 
 #[test]
-fn i12_cards_are_not_one_pool() {
+fn cards_are_not_one_pool() {
     let folder = small();
     let ran = fit(&folder, &["model", "--gpu", "2x RTX 4090", "--why"]).ends(0);
     ran.prints(&[
@@ -76,7 +76,7 @@ fn i12_cards_are_not_one_pool() {
 }
 
 #[test]
-fn i12_auto_is_judged_by_what_is_free() {
+fn auto_is_judged_by_what_is_free() {
     let folder = small();
     let tool = folder.path("nvidia-smi");
     fs::write(&tool, "#!/bin/sh\necho 'NVIDIA GeForce RTX 4090, 24564, 1024'\n").unwrap();
@@ -94,7 +94,7 @@ fn i12_auto_is_judged_by_what_is_free() {
 }
 
 #[test]
-fn i13_a_need_of_97_percent_is_tight() {
+fn a_need_of_97_percent_is_tight() {
     let folder = small();
     let needs = fit(&folder, &["model", "--json"]).ends(0).json()["needs"]["bf16"].as_u64().unwrap();
     let card = (needs * 100 / 97).to_string();
@@ -105,7 +105,7 @@ fn i13_a_need_of_97_percent_is_tight() {
 }
 
 #[test]
-fn i01_without_its_length_the_context_is_asked_for() {
+fn without_its_length_the_context_is_asked_for() {
     let folder = small();
     folder.checkpoint(
         "short",

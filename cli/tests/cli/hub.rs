@@ -210,7 +210,7 @@ fn headers_are_read_by_ranges_at_the_commit_and_weights_never() {
 }
 
 #[test]
-fn h08_headers_of_every_length_about_the_first_range_are_whole() {
+fn headers_of_every_length_about_the_first_range_are_whole() {
     let lengths = (99_983..=100_001).chain([200, 1_000_000]);
     for length in lengths {
         for ranges in [Ranges::Served, Ranges::Ignored] {
@@ -231,7 +231,7 @@ fn h08_headers_of_every_length_about_the_first_range_are_whole() {
 }
 
 #[test]
-fn h08_a_file_shorter_than_the_first_range_is_read_whatever_the_server_says() {
+fn a_file_shorter_than_the_first_range_is_read_whatever_the_server_says() {
     for ranges in [Ranges::Served, Ranges::Ignored, Ranges::Strict] {
         let file = shard("a.weight", 0, 128);
         let server =
@@ -242,7 +242,7 @@ fn h08_a_file_shorter_than_the_first_range_is_read_whatever_the_server_says() {
 }
 
 #[test]
-fn h07_what_passes_is_waited_for_as_long_as_the_hub_asks() {
+fn what_passes_is_waited_for_as_long_as_the_hub_asks() {
     let first =
         [(429, "Retry-After: 1\r\n"), (503, "Retry-After: 0\r\n"), (429, "RateLimit: \"api\";r=0;t=0\r\n")];
     let server = Server::start(sharded(), Ranges::Served, &first);
@@ -252,7 +252,7 @@ fn h07_what_passes_is_waited_for_as_long_as_the_hub_asks() {
 }
 
 #[test]
-fn h07_what_does_not_pass_is_told_with_its_status_and_without_the_token() {
+fn what_does_not_pass_is_told_with_its_status_and_without_the_token() {
     for (status, extra, said) in [
         (401, "X-Error-Code: GatedRepo\r\n", "GatedRepo"),
         (403, "X-Error-Message: Access is restricted\r\n", "Access is restricted"),

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn i09_sizes_and_names_of_cards_are_told_apart() {
+    fn sizes_and_names_of_cards_are_told_apart() {
         let mib = |text: &str| parse_gpu(text).map(|gpu| gpu.total_bytes / MIB);
         for (text, expected) in [
             ("48GB", 49_140),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn i12_several_cards_are_counted_and_not_pooled() {
+    fn several_cards_are_counted_and_not_pooled() {
         let two = parse_gpu("2x RTX 4090").unwrap();
         assert_eq!((two.count, two.total_bytes), (2, 24_564 * MIB));
         let unlike = parse_gpu("24GB,16GB").unwrap();
