@@ -16,7 +16,7 @@ use rayon::ThreadPool;
 
 use crate::error::{Error, Result};
 use crate::matrix::Matrix;
-use crate::measure::{Measured, measure};
+use crate::measure::{Measured, Puts, measure};
 use crate::pack::Options;
 use crate::save::Output;
 use crate::write::{Entry, ShardFile, Sources, write_shard};
@@ -133,16 +133,23 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Measures the packs among these puts; returns the tensors that would grow if they were packed.
+    /// Measures these puts; returns the tensors that would grow if they were packed.
     fn measure(
         &mut self,
         puts: std::ops::Range<usize>,
         known: &mut BTreeMap<String, Measured>,
     ) -> Result<Vec<String>> {
-        let mut numbers = Vec::new();
-        let mut matrices = Vec::new();
+        let (mut numbers, mut matrices) = (Vec::new(), Vec::new());
+        let (mut plain_numbers, mut plain) = (Vec::new(), Vec::new());
         for put in puts {
-            let Put::Pack(pack) = &self.plan.puts[put] else { continue };
+            let pack = match &self.plan.puts[put] {
+                Put::Pack(pack) => pack,
+                Put::Plain(own) => {
+                    plain_numbers.push(put);
+                    plain.push(own);
+                    continue;
+                }
+            };
             if let Some(measured) = known.remove(&pack.name()) {
                 self.measured.insert(put, measured);
                 continue;
@@ -152,7 +159,9 @@ impl Writer<'_> {
         }
         let Job { checkpoint, options, pool, progress, .. } = self.job;
         let of: Vec<&Matrix<'_>> = matrices.iter().collect();
-        let measured = measure(pool, checkpoint.weights(), &of, options.layout, *progress)?;
+        let puts = Puts { matrices: &of, plain: &plain };
+        let (measured, digests) = measure(pool, checkpoint.weights(), &puts, options.layout, *progress)?;
+        self.digests.extend(plain_numbers.into_iter().zip(digests));
         let mut grew = Vec::new();
         for ((put, matrix), measured) in numbers.into_iter().zip(&matrices).zip(measured) {
             let bytes = Buffer::ALL.iter().map(|&buffer| measured.buffer_bytes(matrix, buffer)).sum::<u64>();
@@ -233,7 +242,7 @@ impl Writer<'_> {
             measured: &self.measured,
         };
         let written = ShardFile { file: &file, header: &header, entries: &entries };
-        self.digests.extend(write_shard(self.job.pool, &sources, &written, self.job.progress)?);
+        write_shard(self.job.pool, &sources, &written, self.job.progress)?;
         file.finish()?;
         self.shards.push((name, bytes));
         if let Some(last) = shard.entries.last() {

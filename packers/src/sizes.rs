@@ -7,7 +7,7 @@ use glyd_format::{Buffer, Checkpoint, Layout, Progress};
 
 use crate::error::Result;
 use crate::matrix::Matrix;
-use crate::measure::measure;
+use crate::measure::{Puts, measure};
 use crate::pack::{Options, plan_for};
 use crate::shards::{GROWTH_MAX, matrix};
 use crate::workers;
@@ -35,7 +35,8 @@ pub fn measure_sizes(
     progress.start(matrices.iter().map(Matrix::bytes).sum());
     let mut sizes: BTreeMap<String, [u64; 2]> = BTreeMap::new();
     for (at, layout) in Layout::ALL.into_iter().enumerate() {
-        let measured = measure(&pool, checkpoint.weights(), &of, layout, progress)?;
+        let puts = Puts { matrices: &of, plain: &[] };
+        let (measured, _) = measure(&pool, checkpoint.weights(), &puts, layout, progress)?;
         for (matrix, measured) in matrices.iter().zip(measured) {
             let bytes = Buffer::ALL.iter().map(|&buffer| measured.buffer_bytes(matrix, buffer)).sum::<u64>();
             let grows = bytes > matrix.bytes() + matrix.bytes() / GROWTH_MAX

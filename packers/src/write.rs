@@ -2,13 +2,14 @@
 //! decodes it again and compares it with the weights before its bytes go to the file.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use glyd_format::header::Header;
 use glyd_format::layout::BASE_BYTES;
 use glyd_format::plan::{Plain, Put};
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 use glyd_format::weights::Weights;
-use glyd_format::{Buffer, Digest, Hasher, Progress};
+use glyd_format::{Buffer, Progress};
 use rayon::ThreadPool;
 
 use crate::encode::{Encoded, Encoder};
@@ -19,8 +20,9 @@ use crate::save::OutputFile;
 use crate::values::Values;
 use crate::workers;
 
-/// Bytes of a plain tensor that are copied at a time.
-const COPY_BYTES: u64 = 1 << 20;
+/// Bytes of a plain tensor that are copied at a time, and pieces of a task.
+const COPY_BYTES: u64 = 1 << 18;
+const COPY_PIECES: u64 = 64;
 
 /// A tensor of a shard: which put it is of, and which of a pack's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,65 +54,63 @@ struct Target<'a> {
     offsets: [Option<u64>; 3],
 }
 
-enum Task {
-    Plain { put: usize, offset: u64 },
+enum Task<'a> {
+    /// Some elements of a plain tensor, and where in the file its first one goes.
+    Copy { plain: &'a Plain, elements: Range<u64>, offset: u64 },
+    /// A tile, and the number of its target.
     Tile { target: usize, tile: Tile },
 }
 
 /// A thread's memory.
 struct Scratch<'a> {
     values: Values<'a>,
-    tile: Vec<u16>,
-    encoded: Vec<Encoded>,
-    decoded: Vec<u16>,
+    rows: Vec<u16>,
+    encoded: Encoded,
     bytes: Vec<u8>,
 }
 
-/// Writes a shard: all but its header. Returns the sha256 of each plain tensor, by put.
+/// Writes a shard: all but its header.
 pub(crate) fn write_shard(
     pool: &ThreadPool,
     sources: &Sources<'_>,
     shard: &ShardFile<'_>,
     progress: &dyn Progress,
-) -> Result<Vec<(usize, Digest)>> {
+) -> Result<()> {
     let (targets, tasks) = plan(sources, shard);
     let scratch = || Scratch {
         values: Values::new(sources.weights),
-        tile: Vec::new(),
-        encoded: Vec::new(),
-        decoded: Vec::new(),
+        rows: Vec::new(),
+        encoded: Encoded::default(),
         bytes: Vec::new(),
     };
-    let digests = workers::run(pool, &tasks, scratch, |scratch, task| match *task {
-        Task::Plain { put, offset } => {
-            let Put::Plain(plain) = &sources.puts[put] else { return Ok(None) };
-            let digest = copy(scratch, plain, shard.file, offset, progress)?;
-            Ok(Some((put, digest)))
+    workers::run(pool, &tasks, scratch, |scratch, task| match task {
+        Task::Copy { plain, elements, offset } => {
+            copy(scratch, plain, elements.clone(), shard.file, *offset, progress)
         }
-        Task::Tile { target, tile } => {
-            pack_tile(scratch, &targets[target], tile, shard.file, progress).map(|()| None)
-        }
+        Task::Tile { target, tile } => pack_tile(scratch, &targets[*target], *tile, shard.file, progress),
     })?;
-    for target in &targets {
-        target.write_end(shard.file)?;
-    }
-    Ok(digests.into_iter().flatten().collect())
+    targets.iter().try_for_each(|target| target.write_end(shard.file))
 }
 
-/// The shard's packs, and the tasks to write it: long ones first.
-fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, Vec<Task>) {
-    let mut plain = Vec::new();
+/// The shard's packs, and the tasks to write it.
+fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, Vec<Task<'a>>) {
+    let mut tasks = Vec::new();
     let mut packs: BTreeMap<usize, [Option<u64>; 3]> = BTreeMap::new();
     for &(entry, tensor) in shard.entries {
         let tensor = &shard.header.tensors[tensor];
         let offset = shard.header.data_offset + tensor.begin;
-        match entry.buffer {
-            Some(buffer) => packs.entry(entry.put).or_default()[buffer as usize] = Some(offset),
-            None => plain.push((tensor.bytes(), Task::Plain { put: entry.put, offset })),
+        match (entry.buffer, &sources.puts[entry.put]) {
+            (Some(buffer), _) => packs.entry(entry.put).or_default()[buffer as usize] = Some(offset),
+            (None, Put::Plain(plain)) => {
+                let total = plain.value.elements();
+                let some = COPY_PIECES * piece_elements(plain, COPY_BYTES);
+                let starts = (0..total).step_by(usize::try_from(some).unwrap_or(usize::MAX));
+                let part = |start| start..total.min(start + some);
+                tasks.extend(starts.map(|start| Task::Copy { plain, elements: part(start), offset }));
+            }
+            (None, Put::Pack(_)) => {}
         }
     }
-    plain.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    let mut tasks: Vec<Task> = plain.into_iter().map(|(_, task)| task).collect();
     let mut targets = Vec::new();
     for (put, offsets) in packs {
         let Put::Pack(pack) = &sources.puts[put] else { continue };
@@ -123,33 +123,37 @@ fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, V
     (targets, tasks)
 }
 
-/// Copies a plain tensor, cast or widened where its plan says so, and hashes it.
+/// Elements of a plain tensor in a piece of about `bytes` bytes: whole ones, and of whole bytes where
+/// elements are smaller.
+pub(crate) fn piece_elements(plain: &Plain, bytes: u64) -> u64 {
+    bytes * 8 / plain.dtype.bitsize() as u64 / 8 * 8
+}
+
+/// Copies elements of a plain tensor, cast or widened where its plan says so.
 fn copy<'a>(
     scratch: &mut Scratch<'a>,
     plain: &'a Plain,
+    elements: Range<u64>,
     file: &OutputFile,
     offset: u64,
     progress: &dyn Progress,
-) -> Result<Digest> {
+) -> Result<()> {
     let bits = plain.dtype.bitsize() as u64;
-    let total = plain.value.elements();
-    // Chunks of whole elements, and of whole bytes where elements are smaller.
-    let chunk = COPY_BYTES * 8 / bits / 8 * 8;
-    let mut hasher = Hasher::default();
-    let mut first = 0;
-    while first < total {
+    let mut first = elements.start;
+    while first < elements.end {
         if progress.stopped() {
             return Err(Error::Interrupted);
         }
-        let here = chunk.min(total - first);
-        scratch.bytes.resize(usize::try_from(here * bits / 8).unwrap_or(usize::MAX), 0);
+        let here = piece_elements(plain, COPY_BYTES).min(elements.end - first);
+        let bytes = here * bits / 8;
+        scratch.bytes.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
         scratch.values.read(&plain.value, plain.dtype, first, &mut scratch.bytes)?;
-        hasher.update(&scratch.bytes);
         file.write_at(&scratch.bytes, offset + first * bits / 8)?;
         first += here;
-        progress.advance(here * bits / 8);
+        // The half of the work that is not to hash it.
+        progress.advance(bytes - bytes / 2);
     }
-    Ok(hasher.finish())
+    Ok(())
 }
 
 /// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.
@@ -165,40 +169,43 @@ fn pack_tile<'a>(
     let starts = usize::try_from(tile.strip).unwrap_or(usize::MAX);
     let starts = &measured.starts[starts..=starts + strips];
     let mut ends: Vec<u64> = starts[..strips].to_vec();
-    scratch.encoded.resize_with(strips, Encoded::default);
     let member = &matrix.members[tile.member];
+    let whole = tile.columns >= matrix.grid.columns();
     let mut column = 0;
     while column < matrix.grid.columns() {
         if progress.stopped() {
             return Err(Error::Interrupted);
         }
         let columns = column..(column + tile.columns).min(matrix.grid.columns());
-        member.read_tile(&mut scratch.values, tile, columns.clone(), &mut scratch.tile)?;
-        let wide = scratch.tile.len() / STEP_ROWS / strips;
-        for (at, rows) in scratch.tile.chunks_exact(STEP_ROWS * wide).enumerate() {
-            let encoded = &mut scratch.encoded[at];
-            target.encoder.encode(rows, wide, wide / STEP_COLUMNS, encoded);
-            let strip = tile.strip + at as u64;
-            let step = strip * matrix.grid.strip_steps() + column / STEP_COLUMNS as u64;
-            target.encoder.check(rows, wide, encoded, &mut scratch.decoded).map_err(|flaw| {
-                Error::Mismatch {
+        member.read_tile(&mut scratch.values, tile, columns.clone(), &mut scratch.rows)?;
+        let wide = scratch.rows.len() / STEP_ROWS / strips;
+        let steps = wide / STEP_COLUMNS;
+        // Strips that are whole follow each other in the buffers: they are written together.
+        let together = if whole { strips } else { 1 };
+        for first in (0..strips).step_by(together) {
+            let step = (tile.strip + first as u64) * matrix.grid.strip_steps() + column / STEP_COLUMNS as u64;
+            let start = ends[first];
+            scratch.encoded.begin(measured.coding.layout(), together * steps);
+            for at in first..first + together {
+                let rows = &scratch.rows[at * STEP_ROWS * wide..];
+                let done = target.encoder.encode_checked(rows, wide, steps, &mut scratch.encoded);
+                done.map_err(|flaw| Error::Mismatch {
                     pack: matrix.pack.name(),
                     step: step + flaw.step as u64,
                     expected: flaw.expected,
                     found: flaw.found,
+                })?;
+                ends[at] = start + scratch.encoded.units();
+                if ends[at] > starts[at + 1] || whole && ends[at] < starts[at + 1] {
+                    return Err(changed(target, member, scratch.values.weights()));
                 }
-            })?;
-            let end = ends[at] + encoded.units();
-            if end > starts[at + 1] {
-                return Err(changed(target, member, scratch.values.weights()));
             }
-            target.write_run(file, step, ends[at], encoded, &mut scratch.bytes)?;
-            ends[at] = end;
+            target.write_run(file, step, start, &scratch.encoded, &mut scratch.bytes)?;
         }
         column = columns.end;
         // A pack that parts over shards is worked on once for each, and counted once.
         if target.offset(Buffer::Data).is_some() {
-            progress.advance((scratch.tile.len() * WEIGHT_BYTES / 2) as u64);
+            progress.advance((scratch.rows.len() * WEIGHT_BYTES / 2) as u64);
         }
     }
     if ends != starts[1..] {
