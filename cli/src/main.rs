@@ -5,6 +5,8 @@
 mod args;
 mod demo;
 mod families;
+mod fit;
+mod hub;
 mod inspect;
 mod meter;
 mod output;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => ("pack", args.voice.json, pack::run(args)),
         Command::Verify(args) => ("verify", args.voice.json, verify::run(args)),
         Command::Inspect(args) => ("inspect", args.json, inspect::run(args)),
+        Command::Fit(args) => ("fit", args.voice.json, fit::run(args)),
         Command::Families(args) => ("families", args.json, families::run(args)),
         Command::Demo(args) => ("demo", false, demo::run(args)),
     };

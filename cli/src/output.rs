@@ -44,6 +44,10 @@ pub(crate) enum Failure {
     Packers(glyd_packers::Error),
     /// One could not be verified.
     Verify(glyd_verify::Error),
+    /// The Hub could not be asked.
+    Hub(crate::hub::HubError),
+    /// It cannot be said what a model takes.
+    Unknown(glyd_gpu::fit::CannotSay),
     /// The command line makes no sense.
     Usage(String),
     /// Stdout could not be written.
@@ -65,6 +69,18 @@ impl From<glyd_packers::Error> for Failure {
 impl From<glyd_verify::Error> for Failure {
     fn from(error: glyd_verify::Error) -> Self {
         Failure::Verify(error)
+    }
+}
+
+impl From<crate::hub::HubError> for Failure {
+    fn from(error: crate::hub::HubError) -> Self {
+        Failure::Hub(error)
+    }
+}
+
+impl From<glyd_gpu::fit::CannotSay> for Failure {
+    fn from(error: glyd_gpu::fit::CannotSay) -> Self {
+        Failure::Unknown(error)
     }
 }
 
@@ -97,6 +113,8 @@ impl Failure {
             Failure::Packers(Packers::Mismatch { .. }) => "defect",
             Failure::Packers(Packers::Interrupted) | Failure::Verify(Verify::Interrupted) => "interrupted",
             Failure::Usage(_) => "usage",
+            Failure::Hub(_) => "network",
+            Failure::Unknown(_) => "unknown",
             Failure::Packers(_) | Failure::Verify(_) | Failure::Stdout(_) => "io",
         }
     }
@@ -114,6 +132,8 @@ impl Failure {
             Failure::Packers(error) => vec![chain(error)],
             Failure::Verify(error) => vec![chain(error)],
             Failure::Usage(message) => vec![message.clone()],
+            Failure::Hub(error) => vec![chain(error)],
+            Failure::Unknown(error) => vec![error.to_string()],
             Failure::Stdout(error) => vec![format!("cannot write to stdout: {error}")],
         }
     }

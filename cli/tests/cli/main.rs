@@ -9,6 +9,8 @@
 )]
 
 mod files;
+mod fit;
+mod hub;
 mod inspect;
 mod interrupt;
 mod json;
