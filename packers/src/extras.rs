@@ -112,7 +112,7 @@ pub(crate) fn copy(dir: &Path, extras: &Extras, output: &Output, progress: &dyn 
             offset += here;
         }
         from.check_unchanged()?;
-        to.finish()?;
+        output.finish(to)?;
     }
     Ok(())
 }

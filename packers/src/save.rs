@@ -1,11 +1,14 @@
 //! A checkpoint's folder written so that it is never half there: everything goes to a staging folder
 //! inside it, is synced, and is moved into place at the end, `glyd.json` last.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use glyd_format::index::INDEX_NAME;
 use glyd_format::manifest::MANIFEST_NAME;
@@ -15,6 +18,11 @@ use crate::error::{Error, Result};
 
 /// The staging folder: what is in it is of an unfinished checkpoint.
 pub(crate) const STAGING: &str = ".glyd-partial";
+/// Bytes of a file that are written before they are sent to the disk.
+const SYNC_BYTES: u64 = 128 << 20;
+/// Files that are on their way to the disk at once: each is held open.
+const SYNCS_MAX: usize = 4;
+
 /// The lock file: held while a checkpoint is written.
 pub(crate) const LOCK: &str = ".glyd-lock";
 
@@ -26,6 +34,8 @@ pub(crate) struct Output {
     created: bool,
     lock: File,
     done: bool,
+    /// Files that are written whole, and on their way to the disk.
+    syncing: Mutex<VecDeque<Syncing>>,
 }
 
 impl Output {
@@ -51,7 +61,7 @@ impl Output {
             });
         }
         let lock = lock(dir)?;
-        let output = Output { dir: dir.to_owned(), created, lock, done: false };
+        let output = Output { dir: dir.to_owned(), created, lock, done: false, syncing: Mutex::default() };
         // What an interrupted run left.
         output.clear_staging()?;
         let staging = output.staging();
@@ -99,14 +109,34 @@ impl Output {
         }
         let file = File::create_new(&path).map_err(written("make", &path))?;
         reserve(&file, bytes).map_err(written("set aside the space of", &path))?;
-        Ok(OutputFile { file, path })
+        Ok(OutputFile { file: Arc::new(file), path, written: AtomicU64::new(0), syncing: Mutex::default() })
+    }
+
+    /// Sees to it that a file that is written whole gets to the disk: before [`Output::commit`] is done, while
+    /// others are written.
+    pub(crate) fn finish(&self, file: OutputFile) -> Result<()> {
+        let OutputFile { file, path, syncing, .. } = file;
+        // What an earlier sync failed at, a later one is not told.
+        syncing.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Syncing::wait)?;
+        let mut ahead = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.push_back(Syncing::start(file, path, File::sync_all)?);
+        match ahead.len() {
+            0..=SYNCS_MAX => Ok(()),
+            _ => ahead.pop_front().map_or(Ok(()), Syncing::wait),
+        }
+    }
+
+    /// Waits until all that is finished is on the disk.
+    fn settle(&self) -> Result<()> {
+        let mut ahead = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.drain(..).try_for_each(Syncing::wait)
     }
 
     /// Writes a small file of the checkpoint.
     pub(crate) fn write(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.file(name, bytes.len() as u64)?;
         file.write_at(bytes, 0)?;
-        file.finish()
+        self.finish(file)
     }
 
     /// Gives a written file its final name: still in the staging folder.
@@ -142,6 +172,7 @@ impl Output {
     /// Puts the new checkpoint in the place of what the folder held. From the first change on until
     /// the last, the folder has no `glyd.json`, and so is no checkpoint.
     pub(crate) fn commit(mut self) -> Result<()> {
+        self.settle()?;
         let staging = self.staging();
         let mut files = Vec::new();
         walk(&staging, Path::new(""), &mut files)?;
@@ -199,20 +230,55 @@ impl Drop for Output {
 /// A file of the checkpoint while it is written.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
+    written: AtomicU64,
+    syncing: Mutex<Option<Syncing>>,
 }
 
 impl OutputFile {
     /// Writes `bytes` at `offset`.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(written("write", &self.path))
+        self.file.write_all_at(bytes, offset).map_err(written("write", &self.path))?;
+        let before = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if before / SYNC_BYTES == (before + bytes.len() as u64) / SYNC_BYTES {
+            return Ok(());
+        }
+        self.sync_some()
     }
 
-    /// Sees to it that what was written is on the disk.
-    pub(crate) fn finish(self) -> Result<()> {
-        (&self.file).flush().map_err(written("write", &self.path))?;
-        self.file.sync_all().map_err(written("sync", &self.path))
+    /// Sends what was written on its way to the disk, unless the last sync still does: at the end there is
+    /// little left to wait for.
+    fn sync_some(&self) -> Result<()> {
+        let mut syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sync) = syncing.take_if(|sync| sync.thread.is_finished()) {
+            sync.wait()?;
+        }
+        if syncing.is_none() {
+            *syncing = Some(Syncing::start(Arc::clone(&self.file), self.path.clone(), File::sync_data)?);
+        }
+        Ok(())
+    }
+}
+
+/// A file's way to the disk, on a thread of its own.
+#[derive(Debug)]
+struct Syncing {
+    path: PathBuf,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Syncing {
+    fn start(file: Arc<File>, path: PathBuf, sync: fn(&File) -> io::Result<()>) -> Result<Syncing> {
+        match std::thread::Builder::new().spawn(move || sync(&file)) {
+            Ok(thread) => Ok(Syncing { path, thread }),
+            Err(error) => Err(written("sync", &path)(error)),
+        }
+    }
+
+    fn wait(self) -> Result<()> {
+        let failed = |_| Err(io::Error::other("the thread that syncs it panicked"));
+        self.thread.join().unwrap_or_else(failed).map_err(written("sync", &self.path))
     }
 }
 

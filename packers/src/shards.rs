@@ -243,7 +243,7 @@ impl Writer<'_> {
         };
         let written = ShardFile { file: &file, header: &header, entries: &entries };
         write_shard(self.job.pool, &sources, &written, self.job.progress)?;
-        file.finish()?;
+        self.job.output.finish(file)?;
         self.shards.push((name, bytes));
         if let Some(last) = shard.entries.last() {
             // What was measured ahead is kept, and a pack whose other buffers go into the next shard.
