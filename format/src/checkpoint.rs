@@ -18,7 +18,8 @@ use crate::weights::{Weights, WeightsFile};
 
 pub use root::Root;
 
-const CONFIG_NAME: &str = "config.json";
+/// The config's name in a checkpoint.
+pub const CONFIG_NAME: &str = "config.json";
 const SINGLE_NAME: &str = "model.safetensors";
 const EXTENSION: &str = ".safetensors";
 const CONFIG_BYTES_MAX: u64 = 100_000_000;
@@ -125,21 +126,32 @@ fn list(dir: &Path) -> Result<BTreeSet<String>> {
 
 /// Which files hold the checkpoint: an index's shards, or `model.safetensors`, or all there are.
 fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
-    let weights: Vec<&String> =
-        names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.')).collect();
-    let mut declared_bytes = None;
-    let (chosen, index) = if names.contains(INDEX_NAME) {
-        let index = Index::read(&dir.join(INDEX_NAME))?;
-        declared_bytes = index.total_bytes;
-        let files: BTreeSet<String> = index.weight_map.iter().map(|(_, file)| file.clone()).collect();
-        (files.into_iter().collect(), Some(index.weight_map.into_iter().collect()))
+    let index = if names.contains(INDEX_NAME) { Some(Index::read(&dir.join(INDEX_NAME))?) } else { None };
+    let chosen = choose_weights(dir, names, index.as_ref())?;
+    let weights: Vec<&String> = names.iter().filter(|name| is_weights(name)).collect();
+    let notes = ignored(dir, &weights, &chosen, index.is_some()).into_iter().collect();
+    let declared_bytes = index.as_ref().and_then(|index| index.total_bytes);
+    let index = index.map(|index| index.weight_map.into_iter().collect());
+    Ok(Selection { names: chosen, index, declared_bytes, notes })
+}
+
+/// The files that hold the checkpoint in `dir`, of which `names` are all the files at its top and
+/// `index` is its index: whether they are there is not looked at.
+///
+/// # Errors
+/// Where there are none, or it can be told that some are missing.
+pub fn choose_weights(dir: &Path, names: &BTreeSet<String>, index: Option<&Index>) -> Result<Vec<String>> {
+    let chosen: Vec<String> = if let Some(index) = index {
+        let files: BTreeSet<&String> = index.weight_map.iter().map(|(_, file)| file).collect();
+        files.into_iter().cloned().collect()
     } else if names.contains(SINGLE_NAME) {
-        (vec![SINGLE_NAME.to_owned()], None)
+        vec![SINGLE_NAME.to_owned()]
     } else {
+        let weights: Vec<&String> = names.iter().filter(|name| is_weights(name)).collect();
         let main: Vec<&String> =
             weights.iter().filter(|name| !name.starts_with("consolidated")).copied().collect();
-        let chosen = if main.is_empty() { weights.clone() } else { main };
-        (chosen.into_iter().cloned().collect(), None)
+        let chosen = if main.is_empty() { weights } else { main };
+        chosen.into_iter().cloned().collect()
     };
     if chosen.is_empty() {
         return Err(no_weights(dir, names, index.is_some()));
@@ -147,8 +159,11 @@ fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     if index.is_none() {
         check_counts(dir, &chosen)?;
     }
-    let notes = ignored(dir, &weights, &chosen, index.is_some()).into_iter().collect();
-    Ok(Selection { names: chosen, index, declared_bytes, notes })
+    Ok(chosen)
+}
+
+fn is_weights(name: &str) -> bool {
+    name.ends_with(EXTENSION) && !name.starts_with('.')
 }
 
 /// Names the files of weights that are not read.
