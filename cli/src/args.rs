@@ -20,7 +20,7 @@ const STATUS: &str = "\
 Exit status:
     0  done, and the answer is good
     1  looked, and the answer is no: damage found, nothing to pack
-    2  could not do it: usage, a missing or unreadable source, tensors missing from it, disk
+    2  could not do it: usage, a missing or unreadable source, tensors missing from it, disk, network
   130  interrupted";
 
 /// What is done.
@@ -49,10 +49,21 @@ pub(crate) struct Voice {
     pub(crate) quiet: bool,
 }
 
+/// How a model of the Hub is had.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct FromHub {
+    /// Of a model of the Hub: the branch, tag or commit [default: main].
+    #[arg(long, value_name = "REV")]
+    pub(crate) revision: Option<String>,
+    /// Ask the Hub nothing: take what is in the Hugging Face cache, as with `HF_HUB_OFFLINE=1`.
+    #[arg(long)]
+    pub(crate) no_download: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Pack {
-    /// The model: a folder with config.json and safetensors files.
+    /// The model: a folder with config.json and safetensors files, or a model of the Hub (owner/name).
     pub(crate) model: PathBuf,
     /// The folder to write: new, empty, or with a glyd checkpoint to replace.
     pub(crate) out: PathBuf,
@@ -74,6 +85,11 @@ pub(crate) struct Pack {
     /// Say what would be done, and write nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Hash the source's files first, where a cache names them by their hashes.
+    #[arg(long)]
+    pub(crate) check_source: bool,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     #[command(flatten)]
     pub(crate) voice: Voice,
 }
@@ -81,8 +97,10 @@ pub(crate) struct Pack {
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Verify {
-    /// The folder of a packed checkpoint.
+    /// The packed checkpoint: its folder, or a model of the Hub (owner/name).
     pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     /// Threads [default: as many as the machine runs at once].
     #[arg(long, value_parser = parse_threads, value_name = "N")]
     pub(crate) threads: Option<usize>,

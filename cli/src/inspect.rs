@@ -13,8 +13,9 @@ use glyd_packers::{Options, SHARD_BYTES, Summary};
 use serde_json::{Value, json};
 
 use crate::args::Inspect;
+use crate::model::{check_folder, source};
 use crate::output::{self, Failure, SCHEMA, Status, bytes, count};
-use crate::pack::{check_folder, say_notes, source};
+use crate::pack::say_notes;
 use crate::verify::{finding, finding_line};
 
 pub(crate) fn run(args: &Inspect) -> Result<Status, Failure> {

@@ -5,8 +5,10 @@
 mod args;
 mod demo;
 mod families;
+mod hub;
 mod inspect;
 mod meter;
+mod model;
 mod output;
 mod pack;
 mod verify;

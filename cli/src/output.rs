@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::hub::HubError;
+
 /// The version of the JSON documents' form.
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -44,6 +46,8 @@ pub(crate) enum Failure {
     Packers(glyd_packers::Error),
     /// One could not be verified.
     Verify(glyd_verify::Error),
+    /// One could not be had from the Hub, or published there.
+    Hub(HubError),
     /// The command line makes no sense.
     Usage(String),
     /// Stdout could not be written.
@@ -68,6 +72,15 @@ impl From<glyd_verify::Error> for Failure {
     }
 }
 
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        match error {
+            HubError::Checkpoint(error) => Failure::Format(error),
+            error => Failure::Hub(error),
+        }
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Failure::Stdout(error)
@@ -79,7 +92,8 @@ impl Failure {
         match self {
             Failure::Packers(glyd_packers::Error::NothingToPack { .. }) => Status::No,
             Failure::Packers(glyd_packers::Error::Interrupted)
-            | Failure::Verify(glyd_verify::Error::Interrupted) => Status::Interrupted,
+            | Failure::Verify(glyd_verify::Error::Interrupted)
+            | Failure::Hub(HubError::Interrupted) => Status::Interrupted,
             _ => Status::Failed,
         }
     }
@@ -96,6 +110,7 @@ impl Failure {
             Failure::Packers(Packers::Output { .. }) => "output",
             Failure::Packers(Packers::Mismatch { .. }) => "defect",
             Failure::Packers(Packers::Interrupted) | Failure::Verify(Verify::Interrupted) => "interrupted",
+            Failure::Hub(error) => error.kind(),
             Failure::Usage(_) => "usage",
             Failure::Packers(_) | Failure::Verify(_) | Failure::Stdout(_) => "io",
         }
@@ -113,6 +128,7 @@ impl Failure {
             }
             Failure::Packers(error) => vec![chain(error)],
             Failure::Verify(error) => vec![chain(error)],
+            Failure::Hub(error) => vec![chain(error)],
             Failure::Usage(message) => vec![message.clone()],
             Failure::Stdout(error) => vec![format!("cannot write to stdout: {error}")],
         }

@@ -233,9 +233,23 @@ fn errors_are_as_documented() {
     }
     documented.all_printed();
     let page = include_str!("../../../docs/json.md");
-    for kind in
-        ["usage", "invalid", "unsupported", "nothing-to-pack", "output", "io", "interrupted", "defect"]
-    {
+    for kind in [
+        "usage",
+        "invalid",
+        "unsupported",
+        "nothing-to-pack",
+        "output",
+        "io",
+        "not-found",
+        "auth",
+        "gated",
+        "disabled",
+        "rate-limit",
+        "offline",
+        "network",
+        "interrupted",
+        "defect",
+    ] {
         assert!(page.contains(&format!("- `{kind}`: ")), "{kind}");
     }
 }

@@ -9,6 +9,7 @@
 )]
 
 mod files;
+mod hub;
 mod inspect;
 mod interrupt;
 mod json;

@@ -1,0 +1,130 @@
+//! A model by its name: a folder that is there, or a model of the Hub.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use glyd_format::manifest::Source;
+use glyd_format::{Error, Invalid};
+
+use crate::args::FromHub;
+use crate::hub::{self, Ask, Purpose, RepoId, Settings};
+use crate::meter::Meter;
+use crate::output::{self, Failure};
+
+/// The revision of a model of the Hub, where none is named.
+const REVISION: &str = "main";
+
+/// A model that is on disk.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) dir: PathBuf,
+    /// What a manifest says of it.
+    pub(crate) source: Source,
+}
+
+/// Finds the model `name`: a folder of that name wins, and the Hub is asked only for what its cache
+/// does not have.
+pub(crate) fn find(name: &Path, args: &FromHub, purpose: Purpose, quiet: bool) -> Result<Model, Failure> {
+    let repo = match std::fs::symlink_metadata(name) {
+        Ok(_) => None,
+        Err(_) => name.to_str().and_then(RepoId::parse),
+    };
+    let Some(repo) = repo else {
+        check_folder(name)?;
+        if args.revision.is_some() {
+            let name = name.display();
+            return Err(Failure::Usage(format!("`{name}` is a folder: it has no --revision")));
+        }
+        return Ok(Model { dir: name.to_owned(), source: source(name) });
+    };
+    if !quiet {
+        output::say(&format!("glyd: note: no folder is named `{repo}`: it is taken as a model of the Hub"));
+    }
+    let ask = Ask {
+        repo: &repo,
+        revision: args.revision.as_deref().unwrap_or(REVISION),
+        purpose,
+        forbidden: args.no_download.then_some("--no-download"),
+    };
+    let meter = Meter::new("fetching", quiet);
+    let found = hub::find(&ask, Settings::from_env()?, meter.stop(), &meter);
+    meter.finish();
+    let found = found?;
+    if !quiet {
+        found.notes.iter().for_each(|note| output::say(&format!("glyd: note: {note}")));
+    }
+    let source = Source { repo: repo.name().as_bytes().to_vec(), revision: Some(found.commit) };
+    Ok(Model { dir: found.dir, source })
+}
+
+/// Holds a model's files to the hashes that a cache names them by.
+pub(crate) fn check_source(model: &Model, quiet: bool) -> Result<(), Failure> {
+    let meter = Meter::new("checking", quiet);
+    let checked = hub::check_source(&model.dir, &meter.stop(), &meter);
+    meter.finish();
+    if checked? == 0 && !quiet {
+        let dir = model.dir.display();
+        output::say(&format!(
+            "glyd: note: --check-source: nothing says which hashes the files of `{dir}` have"
+        ));
+    }
+    Ok(())
+}
+
+/// A model that is no folder is no typing error to be taken for something else.
+pub(crate) fn check_folder(model: &Path) -> Result<(), Failure> {
+    let (found, hint) = match std::fs::metadata(model) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => ("a file", "name the folder that holds it"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            ("none of that name", "name a folder, or a model of the Hub as owner/name")
+        }
+        Err(source) => return Err(Error::Io { action: "open", path: model.to_owned(), source }.into()),
+    };
+    let invalid = Invalid {
+        file: Some(model.to_owned()),
+        expected: "the folder of a checkpoint".to_owned(),
+        found: found.to_owned(),
+        hint: Some(hint.to_owned()),
+        ..Invalid::default()
+    };
+    Err(Failure::Format(invalid.into()))
+}
+
+/// What the manifest says of a model that is named by a folder.
+pub(crate) fn source(model: &Path) -> Source {
+    let repo = model.as_os_str().as_bytes().to_vec();
+    let absolute = std::path::absolute(model).unwrap_or_else(|_| model.to_owned());
+    Source { repo, revision: revision(&absolute) }
+}
+
+/// The commit of a Hugging Face cache's snapshot: the folder below `snapshots`.
+fn revision(path: &Path) -> Option<String> {
+    let hash = |name: &&str| {
+        name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    let parts: Vec<&str> = path
+        .components()
+        .map(|part| match part {
+            Component::Normal(name) => name.to_str().unwrap_or_default(),
+            _ => "",
+        })
+        .collect();
+    let commit = parts.windows(2).rev().find(|pair| pair[0] == "snapshots" && hash(&pair[1]));
+    commit.map(|pair| pair[1].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_its_commit() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let path = format!("/cache/models--a--b/snapshots/{commit}");
+        assert_eq!(revision(Path::new(&path)).as_deref(), Some(commit));
+        assert_eq!(revision(Path::new(&format!("{path}/sub"))).as_deref(), Some(commit));
+        assert_eq!(revision(Path::new(&format!("/cache/{commit}"))), None);
+        assert_eq!(revision(Path::new("/cache/snapshots/main")), None);
+    }
+}
