@@ -34,6 +34,10 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// List the model types that are known, or explain one: what is packed, merged, stacked.
     Families(Families),
+    /// Write a packed checkpoint's model card, README.md, which takes in the source's.
+    Card(Card),
+    /// Publish a packed checkpoint on the Hub: verified first, and only what changed is uploaded.
+    Publish(Publish),
     /// Make a small model, pack it, verify it, and catch a flipped bit: no model, no network.
     Demo(Demo),
 }
@@ -130,6 +134,38 @@ pub(crate) struct Families {
 
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
+pub(crate) struct Card {
+    /// The folder of a packed checkpoint.
+    pub(crate) dir: PathBuf,
+    /// The model it was packed from, on the Hub (owner/name) [default: as glyd.json has it].
+    #[arg(long, value_name = "REPO")]
+    pub(crate) base_model: Option<String>,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Publish {
+    /// The folder of a packed checkpoint.
+    pub(crate) dir: PathBuf,
+    /// The model on the Hub to publish it as (owner/name), which is made where it is not there.
+    pub(crate) repo: String,
+    /// Make it a private one, where it is made.
+    #[arg(long)]
+    pub(crate) private: bool,
+    /// The branch, which is made where it is not there [default: main].
+    #[arg(long, value_name = "BRANCH")]
+    pub(crate) revision: Option<String>,
+    /// Threads that verify [default: as many as the machine runs at once].
+    #[arg(long, value_parser = parse_threads, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
 pub(crate) struct Demo {
     /// Keep the model and its packed checkpoints in this new or empty folder.
     #[arg(long, value_name = "DIR")]
@@ -178,6 +214,36 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_workflows_commands_are_commands() {
+        let pages = [
+            include_str!("../../docs/publishing/github.yml"),
+            include_str!("../../docs/publishing/gitlab.yml"),
+        ];
+        for page in pages {
+            let lines = page
+                .lines()
+                .filter_map(|line| line.split_once("glyd ").filter(|_| !line.contains("install")));
+            let lines: Vec<&str> = lines
+                .filter(|(before, _)| {
+                    before.trim_end_matches(['-', ' ', '\t']).is_empty() || before.ends_with("run: ")
+                })
+                .map(|(_, line)| line)
+                .collect();
+            assert_eq!(lines.len(), 4, "pack, verify, card and publish");
+            for line in lines {
+                let words = line
+                    .split(" | ")
+                    .next()
+                    .unwrap_or_default()
+                    .replace("$LAYOUT", "mma")
+                    .replace("$TARGET", "a/b");
+                let words = words.split(' ').map(|word| word.trim_matches('"'));
+                Cli::try_parse_from(std::iter::once("glyd").chain(words)).unwrap();
+            }
+        }
     }
 
     #[test]

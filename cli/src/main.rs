@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod card;
 mod demo;
 mod families;
 mod hub;
@@ -11,6 +12,7 @@ mod meter;
 mod model;
 mod output;
 mod pack;
+mod publish;
 mod verify;
 
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => ("verify", args.voice.json, verify::run(args)),
         Command::Inspect(args) => ("inspect", args.json, inspect::run(args)),
         Command::Families(args) => ("families", args.json, families::run(args)),
+        Command::Card(args) => ("card", args.voice.json, card::run(args)),
+        Command::Publish(args) => ("publish", args.voice.json, publish::run(args)),
         Command::Demo(args) => ("demo", false, demo::run(args)),
     };
     done.unwrap_or_else(|failure| fail(Some(command), json, &failure)).into()

@@ -52,13 +52,15 @@ impl Stop {
     }
 }
 
+/// Opens what is sent.
+pub(crate) type Opens<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + 'a>> + 'a;
+
 /// What is sent.
-#[expect(dead_code, reason = "publishing will send")]
 pub(crate) enum Payload<'a> {
     Nothing,
     Bytes(&'static str, &'a [u8]),
     /// So many bytes of a reader, which is made anew for each try.
-    Stream(u64, &'a dyn Fn() -> std::io::Result<Box<dyn Read>>),
+    Stream(u64, &'a Opens<'a>),
 }
 
 /// A request, and what it is about.
@@ -76,7 +78,6 @@ impl<'a> Request<'a> {
         Request { method: "GET", url, range: None, payload: Payload::Nothing, about }
     }
 
-    #[expect(dead_code, reason = "publishing will send")]
     pub(crate) fn post(url: Url, kind: &'static str, body: &'a [u8], about: About<'a>) -> Self {
         Request { method: "POST", url, range: None, payload: Payload::Bytes(kind, body), about }
     }

@@ -17,6 +17,8 @@ pub(crate) enum HubError {
          check its name, or set HF_TOKEN to a token that may read it"
     )]
     NoToken { repo: String, status: u16 },
+    #[error("`{repo}`: publishing takes a token: set HF_TOKEN to one that may write, of those on {page}")]
+    NoWriteToken { repo: String, page: String },
     #[error(
         "`{repo}`: the Hub does not accept the token of {from} (status 401); it is mistyped, expired or \
          revoked: make another on {page}"
@@ -79,7 +81,10 @@ impl HubError {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             HubError::Usage(_) => "usage",
-            HubError::NoToken { .. } | HubError::BadToken { .. } | HubError::NoScope { .. } => "auth",
+            HubError::NoToken { .. }
+            | HubError::NoWriteToken { .. }
+            | HubError::BadToken { .. }
+            | HubError::NoScope { .. } => "auth",
             HubError::Gated { .. } => "gated",
             HubError::NoRepo { .. } | HubError::NoRevision { .. } | HubError::NoFile { .. } => "not-found",
             HubError::Disabled { .. } => "disabled",

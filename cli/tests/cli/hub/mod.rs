@@ -4,5 +4,6 @@ mod access;
 mod cache;
 mod fetching;
 mod network;
+mod publishing;
 mod secure;
 mod util;
