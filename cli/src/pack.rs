@@ -33,6 +33,9 @@ pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
     };
     meter.finish();
     let summary = summary?;
+    if !args.voice.quiet {
+        say_dropped(&summary);
+    }
     let seconds = meter.seconds();
     if args.voice.json {
         output::print_json(&document(&summary, args, seconds))?;
@@ -45,6 +48,18 @@ pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
 /// Says which of a model's files are left alone.
 pub(crate) fn say_notes(checkpoint: &Checkpoint) {
     checkpoint.notes().iter().for_each(|note| output::say(&format!("glyd: note: {note}")));
+}
+
+/// Warns where the packed checkpoint does not have all of the source.
+fn say_dropped(summary: &Summary) {
+    if !summary.dropped.is_empty() {
+        let tensors = count(summary.dropped.len() as u64, "tensor");
+        let total = summary.dropped.iter().map(|dropped| dropped.bytes).sum();
+        let lost = bytes(total);
+        output::say(&format!(
+            "glyd: warning: {tensors} ({lost}) of the source are not saved, whole or in part: --json lists them"
+        ));
+    }
 }
 
 fn options(args: &Pack, source: Source) -> Options {

@@ -23,7 +23,12 @@ pub(crate) fn run(args: &Verify) -> Result<Status, Failure> {
     }
     Ok(match report.verdict() {
         Verdict::Good | Verdict::Unchecked => Status::Good,
-        Verdict::Damaged => Status::No,
+        Verdict::Damaged => {
+            output::say(
+                "hint: fetch what is named again, or pack the model again: not all of it is what it was",
+            );
+            Status::No
+        }
     })
 }
 

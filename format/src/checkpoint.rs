@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::error::{Error, Invalid, Result};
 use crate::file::read_small;
 use crate::index::{INDEX_NAME, Index};
-use crate::json::{found, read_config};
+use crate::json::{BYTE_ORDER_MARK, found, read_config};
 use crate::manifest::MANIFEST_NAME;
 use crate::plan::{Inventory, TensorInfo};
 use crate::weights::{Weights, WeightsFile};
@@ -107,8 +107,12 @@ fn config(path: &Path) -> Result<Value> {
         file: Some(path.to_owned()),
         expected: "a JSON object".to_owned(),
         found,
+        hint: Some("fetch the file again, or mend it".to_owned()),
         ..Invalid::default()
     };
+    if text.starts_with(BYTE_ORDER_MARK) {
+        return Err(invalid("a byte order mark before the JSON".to_owned()).into());
+    }
     match read_config(&text) {
         Ok(value) if value.is_object() => Ok(value),
         Ok(_) => Err(invalid("another value".to_owned()).into()),

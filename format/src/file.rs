@@ -52,6 +52,7 @@ impl File {
                 file: Some(path.to_owned()),
                 expected: "a regular file".to_owned(),
                 found: if found.is_dir() { "a folder" } else { "a special file" }.to_owned(),
+                hint: Some("put the file itself there".to_owned()),
                 ..Invalid::default()
             }
             .into());

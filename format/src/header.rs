@@ -12,7 +12,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::error::{Error, Invalid, Result};
 use crate::file::File;
-use crate::json::{Members, reason};
+use crate::json::{BYTE_ORDER_MARK, Members, reason};
 
 /// Bytes of the longest header that is read: the limit of the safetensors library.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -100,8 +100,11 @@ impl Header {
         file.read_at(&mut text, LENGTH_BYTES)?;
         let data_offset = LENGTH_BYTES + length;
         let header = parse(&text, data_offset, found - data_offset).map_err(|problems| {
-            let errors =
-                problems.into_iter().map(|problem| Invalid { file: Some(path.to_owned()), ..problem });
+            let errors = problems.into_iter().map(|problem| Invalid {
+                file: Some(path.to_owned()),
+                hint: problem.hint.or_else(|| Some(WRONG.to_owned())),
+                ..problem
+            });
             Error::several(errors.map(Error::from).collect())
         })?;
         Ok((header, text))
@@ -160,6 +163,7 @@ impl Header {
     }
 }
 
+const WRONG: &str = "the file is damaged or was written wrongly: fetch it again, or tell who made it";
 const INCOMPLETE: &str = "fetch the file again: it is incomplete or no safetensors file";
 
 fn invalid(path: &Path, expected: impl Into<String>, found: impl Into<String>, hint: &str) -> Error {
@@ -176,7 +180,7 @@ fn invalid(path: &Path, expected: impl Into<String>, found: impl Into<String>, h
 /// What a file that starts so is, where it stands in a safetensors file's place; and what to do.
 fn placeholder(start: &[u8]) -> Option<(String, &'static str)> {
     const PAGE: &str = "fetch the file again: a login or error page was saved in its place";
-    let text = start.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(start).trim_ascii_start();
+    let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(start).trim_ascii_start();
     let starts = |tag: &[u8]| text.get(..tag.len()).is_some_and(|text| text.eq_ignore_ascii_case(tag));
     let length = &start[..start.len().min(8)];
     let (what, hint) = if start.is_empty() {
@@ -249,6 +253,9 @@ fn parse(text: &[u8], data_offset: u64, data_bytes: u64) -> std::result::Result<
             ..Invalid::default()
         }]
     };
+    if text.starts_with(BYTE_ORDER_MARK) {
+        return Err(wrong("a byte order mark before the JSON".to_owned(), 0));
+    }
     // The JSON reader skips strings that nobody asks for without looking at them.
     let text = std::str::from_utf8(text)
         .map_err(|error| wrong("bytes that are no UTF-8".to_owned(), error.valid_up_to()))?;

@@ -51,6 +51,7 @@ impl Index {
             file: Some(path.to_owned()),
             expected: expected.to_owned(),
             found,
+            hint: Some("fetch the index again, or tell who made it".to_owned()),
             ..Invalid::default()
         };
         let text: Text = check_keys(&text)

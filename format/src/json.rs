@@ -12,6 +12,9 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
+/// What some editors put before UTF-8 text, and no JSON reader takes.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// The members of a JSON object in their order; reading one with a key twice is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members<V>(pub Vec<(String, V)>);

@@ -39,70 +39,54 @@ pub const fn place(index: usize) -> (usize, usize) {
     (row, column)
 }
 
-/// A step's weights in step order.
+/// Weights of a lane that stand together in a plane: the first or the second half of its own.
+pub const HALF_WEIGHTS: usize = LANE_WEIGHTS / 2;
+
+/// One byte of each of a step's weights, in plane order: the first halves of all lanes, lane by lane,
+/// then the second halves. It is the order of the data buffers' bytes.
+pub type Plane = [u8; STEP_WEIGHTS];
+
+/// Where the weight `index` of a step stands in a plane.
+#[must_use]
+pub const fn plane_index(index: usize) -> usize {
+    let (lane, i) = (index / LANE_WEIGHTS, index % LANE_WEIGHTS);
+    STEP_WEIGHTS / 2 * (i / HALF_WEIGHTS) + HALF_WEIGHTS * lane + i % HALF_WEIGHTS
+}
+
+/// A step's weights: their high bytes and their low bytes.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
-pub struct Step([u32; STEP_WEIGHTS / 2]);
+pub struct Step {
+    /// Sign, and the exponent without its last bit.
+    pub high: Plane,
+    /// The exponent's last bit, and the mantissa.
+    pub low: Plane,
+}
 
 impl Default for Step {
     fn default() -> Self {
-        Step([0; STEP_WEIGHTS / 2])
+        Step { high: [0; STEP_WEIGHTS], low: [0; STEP_WEIGHTS] }
     }
 }
 
-impl Step {
-    /// The weights.
-    #[must_use]
-    pub fn weights(&self) -> &[u16; STEP_WEIGHTS] {
-        bytemuck::cast_ref(&self.0)
-    }
-
-    /// The weights, to be written.
-    pub fn weights_mut(&mut self) -> &mut [u16; STEP_WEIGHTS] {
-        bytemuck::cast_mut(&mut self.0)
-    }
-
-    /// Takes the weights from rows that stand `stride` apart.
-    ///
-    /// # Panics
-    /// Where `rows` does not reach from the step's first weight to its last.
-    #[inline(always)]
-    pub fn gather(&mut self, rows: &[u16], stride: usize) {
-        for row in 0..STEP_ROWS {
-            let from = &rows[row * stride..row * stride + STEP_COLUMNS];
-            let first = first_pair(row);
-            for (at, pair) in from.as_chunks::<2>().0.iter().enumerate() {
-                self.0[first + pair_offset(at)] = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+/// Writes a matrix's columns as rows: `from` is rows of `columns` weights, and what was a column is a row
+/// of `to`, whose rows stand `stride` apart.
+///
+/// # Panics
+/// Where `to` is too short.
+pub fn transpose(from: &[u16], columns: usize, to: &mut [u16], stride: usize) {
+    /// Rows and columns that are exchanged at a time: of both sides whole cache lines.
+    const BLOCK: usize = 32;
+    for (block, rows) in from.chunks(BLOCK * columns).enumerate() {
+        for first in (0..columns).step_by(BLOCK) {
+            for column in first..columns.min(first + BLOCK) {
+                let row = &mut to[column * stride + block * BLOCK..];
+                for (to, &weight) in row.iter_mut().zip(rows[column..].iter().step_by(columns)) {
+                    *to = weight;
+                }
             }
         }
     }
-
-    /// Puts the weights where they stand in rows that are `stride` apart.
-    ///
-    /// # Panics
-    /// Where `rows` does not reach from the step's first weight to its last.
-    #[inline(always)]
-    pub fn scatter(&self, rows: &mut [u16], stride: usize) {
-        for row in 0..STEP_ROWS {
-            let to = &mut rows[row * stride..row * stride + STEP_COLUMNS];
-            let first = first_pair(row);
-            for (at, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                let [a, b, c, d] = self.0[first + pair_offset(at)].to_le_bytes();
-                *to = [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])];
-            }
-        }
-    }
-}
-
-/// The pair, in step order, that a row's first one is.
-const fn first_pair(row: usize) -> usize {
-    const ROW_LANES: usize = 4;
-    LANE_WEIGHTS / 2 * ROW_LANES * (row % 8) + 2 * (row / 8)
-}
-
-/// How far behind it, in step order, a row's pair `pair` is: the inverse of [`place`].
-const fn pair_offset(pair: usize) -> usize {
-    LANE_WEIGHTS / 2 * (pair % 4) + pair / 4
 }
 
 /// A matrix that can be packed: rows in strips of 64, columns in steps of 16.
@@ -177,20 +161,21 @@ mod tests {
     }
 
     #[test]
-    fn gather_and_scatter_follow_place() {
-        let stride = 48;
-        let rows: Vec<u16> = (0..u16::try_from(STEP_ROWS * stride).unwrap()).collect();
-        let mut step = Step::default();
-        step.gather(&rows[16..], stride);
-        for (index, &weight) in step.weights().iter().enumerate() {
-            let (row, column) = place(index);
-            assert_eq!(weight, rows[16 + row * stride + column]);
+    fn every_weight_of_a_step_has_its_own_place_in_a_plane() {
+        let mut seen = [false; STEP_WEIGHTS];
+        for index in 0..STEP_WEIGHTS {
+            assert!(!std::mem::replace(&mut seen[plane_index(index)], true), "{index}");
         }
-        let mut back = vec![0; rows.len()];
-        step.scatter(&mut back[16..], stride);
-        for row in 0..STEP_ROWS {
-            let at = row * stride + 16;
-            assert_eq!(back[at..at + STEP_COLUMNS], rows[at..at + STEP_COLUMNS]);
+    }
+
+    #[test]
+    fn columns_are_rows_once_transposed() {
+        let (rows, columns, stride) = (70, 45, 75);
+        let from: Vec<u16> = (0..u16::try_from(rows * columns).unwrap()).collect();
+        let mut to = vec![0; columns * stride];
+        transpose(&from, columns, &mut to, stride);
+        for (at, &weight) in from.iter().enumerate() {
+            assert_eq!(to[at % columns * stride + at / columns], weight);
         }
     }
 

@@ -496,6 +496,7 @@ fn a_broken_config_is_named_with_line_and_column() {
         ("{\"a\": Infinit}", "found invalid JSON: expected value at line 1 column 7"),
         ("", "found invalid JSON: EOF while parsing a value at line 1 column 0"),
         ("[1]", "found another value"),
+        ("\u{FEFF}{}", "found a byte order mark before the JSON; fetch the file again, or mend it"),
     ] {
         fs::write(dir.path().join("config.json"), text).unwrap();
         refused(dir.path(), &[&format!("{file}: expected a JSON object, {found}")]);

@@ -289,7 +289,7 @@ fn only_spaces_follow_the_object() {
     refused(&raw(&format!("{header}\0\0\0"), 1), &[&at]);
     refused(
         &raw(&format!("\u{FEFF}{header}"), 1),
-        &["invalid JSON: expected value, at byte 0 of the header"],
+        &["a byte order mark before the JSON, at byte 0 of the header; the file is damaged or was written"],
     );
     refused(&raw("[]", 0), &["expected a JSON object of tensors", "invalid type: sequence"]);
     refused(&raw(&header[..header.len() - 1], 1), &["invalid JSON: EOF while parsing an object"]);

@@ -13,6 +13,7 @@ use std::ops::Range;
 use glyd_fixtures::reference::{encode_mma, encode_mma12};
 use glyd_fixtures::weights;
 use glyd_format::layout::{Coding, Flaw, Layout, Run, mma, mma12};
+use glyd_format::simd::Simd;
 use glyd_format::step::{Grid, STEP_COLUMNS, STEP_ROWS};
 use proptest::prelude::*;
 
@@ -66,14 +67,17 @@ impl Packed {
         let strip_steps = self.columns / STEP_COLUMNS;
         let run = self.run(strip * strip_steps + steps.start..strip * strip_steps + steps.end);
         let width = STEP_COLUMNS * steps.len();
-        let mut rows = vec![BESIDE; stride * (STEP_ROWS - 1) + width];
-        self.coding.decode(&run, &mut rows, stride).unwrap();
-        for row in 0..STEP_ROWS {
-            let start = (STEP_ROWS * strip + row) * self.columns + STEP_COLUMNS * steps.start;
-            let (here, beside) = rows[stride * row..].split_at(width);
-            assert!(here == &self.weights[start..start + width], "row {row} of strip {strip}, {steps:?}");
-            let beside = &beside[..beside.len().min(stride - width)];
-            assert!(beside.iter().all(|&weight| weight == BESIDE), "beside row {row}");
+        for simd in Simd::NAMES.into_iter().filter_map(|name| Simd::named(name).ok()) {
+            let mut rows = vec![BESIDE; stride * (STEP_ROWS - 1) + width];
+            self.coding.decode_by(simd, &run, &mut rows, stride).unwrap();
+            for row in 0..STEP_ROWS {
+                let start = (STEP_ROWS * strip + row) * self.columns + STEP_COLUMNS * steps.start;
+                let (here, beside) = rows[stride * row..].split_at(width);
+                let weights = &self.weights[start..start + width];
+                assert!(here == weights, "{simd:?}: row {row} of strip {strip}, {steps:?}");
+                let beside = &beside[..beside.len().min(stride - width)];
+                assert!(beside.iter().all(|&weight| weight == BESIDE), "{simd:?}: beside row {row}");
+            }
         }
     }
 }

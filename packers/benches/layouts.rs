@@ -6,8 +6,9 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use glyd_fixtures::weights::trained_like;
 use glyd_format::simd::Simd;
-use glyd_format::step::{STEP_COLUMNS, STEP_ROWS};
+use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, exponent};
 use glyd_format::{Digest, Layout};
+use glyd_packers::count::{Counts, Lines};
 use glyd_packers::encode::{Encoded, Encoder};
 use glyd_packers::histogram::Histogram;
 
@@ -22,28 +23,32 @@ fn loops(criterion: &mut Criterion) {
         bencher.iter(|| Digest::of(bytemuck::cast_slice(black_box(&weights))));
     });
     let mut histogram = Histogram::default();
-    group.bench_function("histogram", |bencher| bencher.iter(|| histogram.add(black_box(&weights))));
+    histogram.add(&weights);
+    let simds = || Simd::NAMES.into_iter().filter_map(|name| Some((name, Simd::named(name).ok()?)));
+    for (name, simd) in simds() {
+        let exponents: Vec<u8> = weights.iter().map(|&weight| exponent(weight)).collect();
+        group.bench_function(BenchmarkId::new("histogram", name), |bencher| {
+            bencher.iter(|| histogram.add_exponents_by(simd, black_box(&exponents)));
+        });
+    }
     for layout in Layout::ALL {
         let encoder = Encoder::new(histogram.coding(layout));
-        group.bench_function(BenchmarkId::new("count", layout), |bencher| {
-            bencher.iter(|| {
-                weights.chunks_exact(STEP_COLUMNS).map(|cell| encoder.counts(black_box(cell))).sum::<u64>()
+        let lines =
+            Lines { line_weights: COLUMNS as u64, cell_weights: STEP_COLUMNS, group_lines: STEP_ROWS as u64 };
+        for (name, simd) in simds() {
+            group.bench_function(BenchmarkId::new(format!("count {layout}"), name), |bencher| {
+                let mut counts = Counts::new(lines, *encoder.coding());
+                bencher.iter(|| {
+                    counts.add_by(simd, black_box(&weights), |steps| assert!(!black_box(steps).is_empty()))
+                });
             });
-        });
-        for name in Simd::NAMES {
-            let Ok(simd) = Simd::named(name) else { continue };
-            let mut encoded = Encoded::default();
+            let (mut encoded, strip_steps) = (Encoded::default(), COLUMNS / STEP_COLUMNS);
             let strips = || weights.chunks_exact(STEP_ROWS * COLUMNS);
             group.bench_function(BenchmarkId::new(format!("encode {layout}"), name), |bencher| {
                 bencher.iter(|| {
                     for strip in strips() {
-                        encoder.encode_by(
-                            simd,
-                            black_box(strip),
-                            COLUMNS,
-                            COLUMNS / STEP_COLUMNS,
-                            &mut encoded,
-                        );
+                        encoded.begin(layout, strip_steps);
+                        encoder.encode_by(simd, black_box(strip), COLUMNS, strip_steps, &mut encoded);
                     }
                 });
             });
@@ -59,6 +64,17 @@ fn loops(criterion: &mut Criterion) {
                 });
             });
         }
+        group.bench_function(BenchmarkId::new("encode and check", layout), |bencher| {
+            let (mut encoded, strip_steps) = (Encoded::default(), COLUMNS / STEP_COLUMNS);
+            bencher.iter(|| {
+                for strip in weights.chunks_exact(STEP_ROWS * COLUMNS) {
+                    encoded.begin(layout, strip_steps);
+                    encoder
+                        .encode_checked(black_box(strip), COLUMNS, strip_steps, &mut encoded)
+                        .expect("what was encoded decodes");
+                }
+            });
+        });
     }
     group.finish();
 }

@@ -1,7 +1,7 @@
 //! Matrices encoded run by run, whatever the layout, and each run decoded again before it is let go.
 
 use glyd_format::layout::{Flaw, Run};
-use glyd_format::simd::Simd;
+use glyd_format::simd::{Kernels, Simd};
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, Step};
 use glyd_format::{Coding, Layout, for_each_simd};
 
@@ -21,7 +21,7 @@ enum Of {
 }
 
 /// A run of encoded steps: what goes into each buffer.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// The data buffer's part.
     pub data: Vec<u8>,
@@ -32,17 +32,36 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Empties the buffers, and keeps their memory.
-    pub fn clear(&mut self) {
-        self.data.clear();
+    /// Begins a run of `steps` steps of a layout; the buffers' memory is kept.
+    pub fn begin(&mut self, layout: Layout, steps: usize) {
+        // Every byte of it is written: what was there need not be zero.
+        self.data.resize(steps * layout.step_bytes(), 0);
         self.list.clear();
         self.bases.clear();
+        self.bases.push(0);
     }
 
     /// The run, as the decoder takes it.
     #[must_use]
     pub fn run(&self) -> Run<'_> {
         Run { data: &self.data, list: &self.list, bases: &self.bases }
+    }
+
+    /// The run from the step `step` on.
+    fn run_from(&self, layout: Layout, step: usize) -> Run<'_> {
+        let bases = &self.bases[step..];
+        let list = usize::try_from(bases[0]).expect("bases count from 0");
+        Run {
+            data: &self.data[step * layout.step_bytes()..],
+            list: &self.list[list * layout.list_unit_bytes()..],
+            bases,
+        }
+    }
+
+    /// Steps that are encoded.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.bases.len().saturating_sub(1)
     }
 
     /// Units of the list's part.
@@ -69,28 +88,10 @@ impl Encoder {
         &self.coding
     }
 
-    /// What some weights of a step add to its counts: a step's whole is the sum of its parts.
-    #[must_use]
-    pub fn counts(&self, weights: &[u16]) -> u64 {
-        match &self.of {
-            Of::Mma(encoder) => encoder.counts(weights),
-            Of::Mma12(encoder) => encoder.exceptions(weights),
-        }
-    }
-
-    /// Units that a step of these counts takes of the list.
-    #[must_use]
-    pub fn units(&self, counts: u64) -> u64 {
-        match self.of {
-            Of::Mma(_) => mma::Encoder::block_bytes(counts) as u64,
-            Of::Mma12(_) => counts,
-        }
-    }
-
-    /// Encodes a run of `steps` steps, whose rows stand `stride` weights apart.
+    /// Encodes the next `steps` steps of a run, whose rows stand `stride` weights apart.
     ///
     /// # Panics
-    /// Where `rows` is shorter than the run.
+    /// Where `rows` is shorter than the steps, or more steps come than the run was begun for.
     pub fn encode(&self, rows: &[u16], stride: usize, steps: usize, encoded: &mut Encoded) {
         self.encode_by(Simd::chosen(), rows, stride, steps, encoded);
     }
@@ -100,61 +101,95 @@ impl Encoder {
     /// # Panics
     /// As [`Encoder::encode`].
     pub fn encode_by(&self, simd: Simd, rows: &[u16], stride: usize, steps: usize, encoded: &mut Encoded) {
-        encoded.clear();
-        encoded.data.resize(steps * self.coding.layout().step_bytes(), 0);
-        encode_run_by(simd, self, rows, stride, encoded);
+        encode_run_by(simd, self, rows, stride, steps, encoded);
     }
 
-    /// Decodes what was encoded of a run, into `scratch`, and compares it with the run's rows.
+    /// Encodes the next `steps` steps of a run, decodes them again and compares them with their rows.
     ///
     /// # Errors
-    /// The first step that does not come back as it was.
-    pub fn check(
+    /// The first step, counted from the run's first, that does not come back as it was.
+    ///
+    /// # Panics
+    /// As [`Encoder::encode`].
+    pub fn encode_checked(
         &self,
         rows: &[u16],
         stride: usize,
-        encoded: &Encoded,
-        scratch: &mut Vec<u16>,
+        steps: usize,
+        encoded: &mut Encoded,
     ) -> Result<(), Flaw> {
-        let run = encoded.run();
-        let columns = run.steps() * STEP_COLUMNS;
-        scratch.clear();
-        scratch.resize(STEP_ROWS * columns, 0);
-        self.coding.decode(&run, scratch, columns)?;
-        for (row, decoded) in scratch.chunks_exact(columns.max(1)).enumerate() {
-            let weights = &rows[row * stride..row * stride + columns];
-            if let Some(column) = decoded.iter().zip(weights).position(|(decoded, weight)| decoded != weight)
-            {
-                return Err(Flaw {
-                    step: column / STEP_COLUMNS,
-                    form_only: false,
-                    expected: format!("weight {:#06x} at row {row}, column {column}", weights[column]),
-                    found: format!("{:#06x}", decoded[column]),
-                });
+        let mut scratch = [0; STEP_ROWS * STEP_COLUMNS * CHECKED_STEPS];
+        for step in (0..steps).step_by(CHECKED_STEPS) {
+            let rows = &rows[step * STEP_COLUMNS..];
+            let first = encoded.steps();
+            let here = CHECKED_STEPS.min(steps - step);
+            self.encode(rows, stride, here, encoded);
+            let columns = here * STEP_COLUMNS;
+            let decoded = &mut scratch[..STEP_ROWS * columns];
+            let in_run = |flaw: Flaw| Flaw { step: first + flaw.step, ..flaw };
+            self.coding.decode(&encoded.run_from(self.layout(), first), decoded, columns).map_err(in_run)?;
+            for (row, decoded) in decoded.chunks_exact(columns).enumerate() {
+                let weights = &rows[row * stride..row * stride + columns];
+                if weights != decoded {
+                    return Err(in_run(difference(row, weights, decoded)));
+                }
             }
         }
         Ok(())
     }
+
+    fn layout(&self) -> Layout {
+        self.coding.layout()
+    }
+}
+
+/// Steps that are encoded and decoded again before the next: their rows stay in the nearest cache.
+const CHECKED_STEPS: usize = 8;
+
+fn difference(row: usize, weights: &[u16], decoded: &[u16]) -> Flaw {
+    let column = decoded.iter().zip(weights).position(|(decoded, weight)| decoded != weight).unwrap_or(0);
+    Flaw {
+        step: column / STEP_COLUMNS,
+        form_only: false,
+        expected: format!("weight {:#06x} at row {row}, column {column}", weights[column]),
+        found: format!("{:#06x}", decoded[column]),
+    }
 }
 
 for_each_simd! {
-    fn encode_run_by(encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Encoded) -> () = encode_run;
+    fn encode_run_by(encoder: &Encoder, rows: &[u16], stride: usize, steps: usize, encoded: &mut Encoded) -> () = encode_run;
 }
 
 #[inline(always)]
-fn encode_run(simd: Simd, encoder: &Encoder, rows: &[u16], stride: usize, encoded: &mut Encoded) {
-    let layout = encoder.coding.layout();
-    let unit_bytes = layout.list_unit_bytes();
-    let mut step = Step::default();
-    encoded.bases.push(0);
-    for (at, data) in encoded.data.chunks_exact_mut(layout.step_bytes()).enumerate() {
-        step.gather(&rows[at * STEP_COLUMNS..], stride);
-        match &encoder.of {
-            Of::Mma(encoder) => encoder.encode(simd, &step, data, &mut encoded.list),
-            Of::Mma12(encoder) => encoder.encode(&step, data, &mut encoded.list),
+fn encode_run<K: Kernels>(
+    kernels: K,
+    encoder: &Encoder,
+    rows: &[u16],
+    stride: usize,
+    steps: usize,
+    encoded: &mut Encoded,
+) {
+    let layout = encoder.layout();
+    let (unit_bytes, step_bytes) = (layout.list_unit_bytes(), layout.step_bytes());
+    let first = encoded.steps() * step_bytes;
+    let data = &mut encoded.data[first..first + steps * step_bytes];
+    let (mut a, mut b) = (Step::default(), Step::default());
+    // Two steps are a cache line of a row.
+    for (pair, data) in data.chunks_mut(2 * step_bytes).enumerate() {
+        let rows = &rows[2 * pair * STEP_COLUMNS..];
+        if data.len() == step_bytes {
+            kernels.gather(rows, stride, &mut a.high, &mut a.low);
+        } else {
+            kernels.gather_two(rows, stride, [&mut a.high, &mut b.high], [&mut a.low, &mut b.low]);
         }
-        let units = encoded.list.len() / unit_bytes;
-        encoded.bases.push(i32::try_from(units).expect("a run has fewer than 2^31 weights"));
+        for (step, data) in [&a, &b].into_iter().zip(data.chunks_exact_mut(step_bytes)) {
+            match &encoder.of {
+                Of::Mma(encoder) => encoder.encode(kernels, step, data, &mut encoded.list),
+                Of::Mma12(encoder) => encoder.encode(step, data, &mut encoded.list),
+            }
+            let units = encoded.list.len() / unit_bytes;
+            encoded.bases.push(i32::try_from(units).expect("a run has fewer than 2^31 weights"));
+        }
     }
 }
 
@@ -190,6 +225,7 @@ pub fn pack_matrix(layout: Layout, weights: &[u16], columns: usize) -> MatrixBuf
     let mut encoded = Encoded::default();
     let entry = |list: &[u8]| i32::try_from(list.len() / unit_bytes).expect("a list that the layout takes");
     for strip in weights.chunks_exact(STEP_ROWS * columns) {
+        encoded.begin(layout, columns / STEP_COLUMNS);
         encoder.encode(strip, columns, columns / STEP_COLUMNS, &mut encoded);
         let first = entry(&packed.list);
         packed.base.extend(encoded.bases[..encoded.bases.len() - 1].iter().map(|base| first + base));

@@ -3,47 +3,87 @@
 
 use glyd_format::Coding;
 use glyd_format::Layout;
+use glyd_format::for_each_simd;
 use glyd_format::layout::{mma, mma12};
+use glyd_format::simd::{Kernels, Simd};
 use glyd_format::step::exponent;
 
 /// Exponents of a bf16 weight.
 const EXPONENTS: usize = 256;
 
+/// Exponents that are counted by comparison; a trained tensor has few others.
+const WINDOW: u8 = 16;
+/// Exponents that are counted together: no more than 255 to each of a vector's bytes.
+const BLOCK: usize = 4096;
+const VECTOR: usize = 64;
+
 /// Counts of the 256 exponents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Histogram([u64; EXPONENTS]);
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    counts: [u64; EXPONENTS],
+    /// The first exponent of the window that held most of what was counted when it was last looked for.
+    window: u8,
+}
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram([0; EXPONENTS])
+        Histogram { counts: [0; EXPONENTS], window: 0 }
     }
 }
 
 impl Histogram {
-    /// Counts these weights too.
+    /// Counts the exponents of these weights too.
     pub fn add(&mut self, weights: &[u16]) {
+        let mut exponents = [0; BLOCK];
+        for weights in weights.chunks(BLOCK) {
+            let exponents = &mut exponents[..weights.len()];
+            exponents.iter_mut().zip(weights).for_each(|(to, &weight)| *to = exponent(weight));
+            self.add_exponents(exponents);
+        }
+    }
+
+    /// Counts these exponents too.
+    pub fn add_exponents(&mut self, exponents: &[u8]) {
+        self.add_exponents_by(Simd::chosen(), exponents);
+    }
+
+    /// As [`Histogram::add_exponents`], by this instruction set.
+    pub fn add_exponents_by(&mut self, simd: Simd, exponents: &[u8]) {
+        for block in exponents.chunks(BLOCK) {
+            if !add_window_by(simd, &mut self.counts, block, self.window) {
+                self.add_each(block);
+                self.window = self.best_window();
+            }
+        }
+    }
+
+    fn best_window(&self) -> u8 {
+        let counts = self.counts.windows(usize::from(WINDOW)).map(|window| window.iter().sum::<u64>());
+        let best = (0..=u8::MAX).zip(counts).max_by_key(|&(_, count)| count);
+        best.map_or(0, |(first, _)| first)
+    }
+
+    fn add_each(&mut self, exponents: &[u8]) {
         // Equal neighbours are common: four tables keep a count from waiting for the one before it.
-        const LANES: usize = 4;
-        for weights in weights.chunks(1 << 20) {
-            let mut tables = [[0_u32; EXPONENTS]; LANES];
-            let (fours, rest) = weights.as_chunks::<LANES>();
-            for four in fours {
-                for (table, &weight) in tables.iter_mut().zip(four) {
-                    table[usize::from(exponent(weight))] += 1;
-                }
+        const TABLES: usize = 4;
+        let mut tables = [[0_u16; EXPONENTS]; TABLES];
+        let (fours, rest) = exponents.as_chunks::<TABLES>();
+        for four in fours {
+            for (table, &exponent) in tables.iter_mut().zip(four) {
+                table[usize::from(exponent)] += 1;
             }
-            for &weight in rest {
-                tables[0][usize::from(exponent(weight))] += 1;
-            }
-            for (at, count) in self.0.iter_mut().enumerate() {
-                *count += tables.iter().map(|table| u64::from(table[at])).sum::<u64>();
-            }
+        }
+        for &exponent in rest {
+            tables[0][usize::from(exponent)] += 1;
+        }
+        for (at, count) in self.counts.iter_mut().enumerate() {
+            *count += tables.iter().map(|table| u64::from(table[at])).sum::<u64>();
         }
     }
 
     /// Counts what `other` counted too.
     pub fn merge(&mut self, other: &Histogram) {
-        for (count, other) in self.0.iter_mut().zip(&other.0) {
+        for (count, other) in self.counts.iter_mut().zip(&other.counts) {
             *count += other;
         }
     }
@@ -51,7 +91,7 @@ impl Histogram {
     /// How often an exponent occurs.
     #[must_use]
     pub fn count(&self, exponent: u8) -> u64 {
-        self.0[usize::from(exponent)]
+        self.counts[usize::from(exponent)]
     }
 
     /// What a matrix with these exponents is coded by.
@@ -76,7 +116,7 @@ impl Histogram {
     fn base(&self) -> mma12::Base {
         let window = |base: u8| -> u64 {
             let exponents = 2 * usize::from(base)..2 * usize::from(base + mma12::WINDOW);
-            self.0[exponents].iter().sum()
+            self.counts[exponents].iter().sum()
         };
         let best = (0..=mma12::BASE_MAX).max_by_key(|&base| (window(base), std::cmp::Reverse(base)));
         mma12::Base::new(u64::from(best.unwrap_or(0))).expect("the range ends with the highest base")
@@ -97,6 +137,54 @@ impl Histogram {
             _ => a == b,
         }
     }
+}
+
+for_each_simd! {
+    /// Counts a block whose exponents are of the window that begins with `first`, but for a few. Counts
+    /// nothing, and says so, where they are not.
+    fn add_window_by(counts: &mut [u64; EXPONENTS], block: &[u8], first: u8) -> bool = add_window;
+}
+
+#[inline(always)]
+fn add_window<K: Kernels>(_: K, counts: &mut [u64; EXPONENTS], block: &[u8], first: u8) -> bool {
+    let (vectors, rest) = block.as_chunks::<VECTOR>();
+    let own: [u8; WINDOW as usize] = std::array::from_fn(|at| first + at.to_le_bytes()[0]);
+    let mut inside = [0_u64; WINDOW as usize];
+    // Four at a time: as many counters as stay in registers.
+    for (own, inside) in own.as_chunks::<4>().0.iter().zip(inside.as_chunks_mut::<4>().0) {
+        let mut counters = [[0_u8; VECTOR]; 4];
+        for vector in vectors {
+            for (counter, own) in counters.iter_mut().zip(own) {
+                for (counter, exponent) in counter.iter_mut().zip(vector) {
+                    *counter += u8::from(exponent == own);
+                }
+            }
+        }
+        for (count, counter) in inside.iter_mut().zip(&counters) {
+            *count = counter.iter().map(|&count| u64::from(count)).sum();
+        }
+    }
+    let outside = (VECTOR * vectors.len()) as u64 - inside.iter().sum::<u64>();
+    if outside > (block.len() / VECTOR) as u64 {
+        return false;
+    }
+    for (at, count) in inside.into_iter().enumerate() {
+        counts[usize::from(first) + at] += count;
+    }
+    let is_outside = |&exponent: &u8| exponent.wrapping_sub(first) >= WINDOW;
+    if outside > 0 {
+        for vector in vectors {
+            let marks: [u8; VECTOR] = vector.map(|exponent| u8::from(is_outside(&exponent)));
+            if marks.iter().fold(0, |any, mark| any | mark) != 0 {
+                vector
+                    .iter()
+                    .filter(|exponent| is_outside(exponent))
+                    .for_each(|&exponent| counts[usize::from(exponent)] += 1);
+            }
+        }
+    }
+    rest.iter().for_each(|&exponent| counts[usize::from(exponent)] += 1);
+    true
 }
 
 #[cfg(test)]

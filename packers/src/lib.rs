@@ -5,6 +5,7 @@
 //! weights before its bytes are written.
 
 mod cast;
+pub mod count;
 pub mod encode;
 mod error;
 mod extras;

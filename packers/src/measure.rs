@@ -1,20 +1,23 @@
 //! The first pass over what is packed: hashes, histograms, and how long each strip's part of the list
 //! will be, so that every byte's place in the files is known before any is written.
 
-use glyd_format::step::{STEP_ROWS, WEIGHT_BYTES};
-use glyd_format::{Buffer, Coding, Digest, Hasher, Layout, Progress};
+use glyd_format::digest::Stream;
+use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
+use glyd_format::weights::Weights;
+use glyd_format::{Buffer, Coding, Digest, Layout, Progress};
 use rayon::ThreadPool;
 
-use crate::encode::Encoder;
+use crate::count::Counts;
+use crate::encode::{Encoded, Encoder};
 use crate::error::{Error, Result};
 use crate::histogram::Histogram;
-use crate::matrix::{Matrix, Member};
+use crate::matrix::{Matrix, Member, Tile};
 use crate::values::Values;
 use crate::workers;
-use glyd_format::weights::Weights;
 
-/// Weights that are read at a time.
-const CHUNK_WEIGHTS: usize = 1 << 19;
+/// Weights that are read at a time: those of the tensors that a thread reads side by side stay in its
+/// own cache.
+const PIECE_WEIGHTS: usize = 1 << 16;
 /// Samples of a matrix that its coding is guessed from, and the weights of each.
 const SAMPLES: u64 = 8;
 const SAMPLE_WEIGHTS: u64 = 1 << 14;
@@ -50,11 +53,12 @@ impl Measured {
 struct Count {
     digest: Digest,
     histogram: Histogram,
-    /// Units of each strip's part of the list, by the coding that was guessed.
+    /// Units of each strip's part of the list, by the coding that was guessed; none where they could not
+    /// be counted.
     units: Vec<u64>,
 }
 
-/// Measures matrices, each tensor on a thread of its own, the largest first.
+/// Measures matrices: each tensor is read once, the largest first.
 pub(crate) fn measure(
     pool: &ThreadPool,
     weights: &Weights,
@@ -62,12 +66,11 @@ pub(crate) fn measure(
     layout: Layout,
     progress: &dyn Progress,
 ) -> Result<Vec<Measured>> {
-    let numbers: Vec<usize> = (0..matrices.len()).collect();
     let guesses = workers::run(
         pool,
-        &numbers,
+        matrices,
         || Values::new(weights),
-        |values, &number| guess(values, matrices[number], layout),
+        |values, matrix| guess(values, matrix, layout),
     )?;
 
     let mut tasks: Vec<(usize, usize)> = Vec::new();
@@ -75,7 +78,14 @@ pub(crate) fn measure(
         tasks.extend((0..matrix.members.len()).map(|member| (number, member)));
     }
     tasks.sort_by_key(|&(number, member)| std::cmp::Reverse(matrices[number].members[member].weights()));
-    let counts = count_all(pool, weights, matrices, &tasks, &guesses, progress)?;
+    let counts = workers::hash(
+        pool,
+        &tasks,
+        |&(number, member)| {
+            Reading::new(weights, &matrices[number].members[member], guesses[number], progress)
+        },
+        |reading, digest| reading.finish(digest),
+    )?;
 
     let mut gathered: Vec<Vec<(usize, Count)>> = matrices.iter().map(|_| Vec::new()).collect();
     for (&(number, member), count) in tasks.iter().zip(counts) {
@@ -88,15 +98,15 @@ pub(crate) fn measure(
         counts.iter().for_each(|(_, count)| histogram.merge(&count.histogram));
         let coding = histogram.coding(layout);
         let digests = counts.iter().map(|(_, count)| count.digest).collect();
-        let mut units: Vec<Vec<u64>> = counts.into_iter().map(|(_, count)| count.units).collect();
-        if !histogram.same_lists(guess.coding(), &coding) {
-            // The sample misled: count again, by what is now known.
-            let members: Vec<(usize, usize)> = (0..matrix.members.len()).map(|member| (0, member)).collect();
-            let again = count_all(pool, weights, &[*matrix], &members, &[Encoder::new(coding)], &())?;
-            units = again.into_iter().map(|count| count.units).collect();
-        }
+        let counted = counts.iter().all(|(_, count)| !count.units.is_empty());
+        let units = if counted && histogram.same_lists(guess, &coding) {
+            counts.into_iter().flat_map(|(_, count)| count.units).collect()
+        } else {
+            // The sample misled, or lines are too long: the strips are encoded to see.
+            strip_units(pool, weights, matrix, coding, progress)?
+        };
         let mut starts = vec![layout.list_head_units()];
-        starts.extend(units.into_iter().flatten().scan(layout.list_head_units(), |end, units| {
+        starts.extend(units.into_iter().scan(layout.list_head_units(), |end, units| {
             *end += units;
             Some(*end)
         }));
@@ -105,8 +115,8 @@ pub(crate) fn measure(
     Ok(measured)
 }
 
-/// An encoder for the coding that a sample of the matrix suggests.
-fn guess<'a>(values: &mut Values<'a>, matrix: &Matrix<'a>, layout: Layout) -> Result<Encoder> {
+/// The coding that a sample of the matrix suggests.
+fn guess<'a>(values: &mut Values<'a>, matrix: &Matrix<'a>, layout: Layout) -> Result<Coding> {
     let mut histogram = Histogram::default();
     let mut sample = Vec::new();
     for member in &matrix.members {
@@ -121,97 +131,103 @@ fn guess<'a>(values: &mut Values<'a>, matrix: &Matrix<'a>, layout: Layout) -> Re
             }
         }
     }
-    Ok(Encoder::new(histogram.coding(layout)))
+    Ok(histogram.coding(layout))
 }
 
-fn count_all(
-    pool: &ThreadPool,
-    weights: &Weights,
-    matrices: &[&Matrix<'_>],
-    tasks: &[(usize, usize)],
-    encoders: &[Encoder],
-    progress: &dyn Progress,
-) -> Result<Vec<Count>> {
-    let scratch = || (Values::new(weights), vec![0; CHUNK_WEIGHTS]);
-    workers::run(pool, tasks, scratch, |(values, chunk), &(number, member)| {
-        count(values, &matrices[number].members[member], &encoders[number], chunk, progress)
-    })
+/// A tensor while it is read once, as it is held: hashed, and counted.
+struct Reading<'a> {
+    values: Values<'a>,
+    member: &'a Member<'a>,
+    progress: &'a dyn Progress,
+    counts: Counts,
+    /// Units of the list of each strip.
+    units: Vec<u64>,
+    /// Groups of lines that were counted.
+    groups: u64,
+    piece: Vec<u16>,
+    /// Weights that were read.
+    read: u64,
 }
 
-/// Reads a tensor once, as it is held: hashes it, counts its exponents, and the units of its strips.
-fn count<'a>(
-    values: &mut Values<'a>,
-    member: &Member<'a>,
-    encoder: &Encoder,
-    chunk: &mut [u16],
-    progress: &dyn Progress,
-) -> Result<Count> {
-    let strips = usize::try_from(member.strips).unwrap_or(usize::MAX);
-    let mut hasher = Hasher::default();
-    let mut histogram = Histogram::default();
-    let mut cells = Cells::new(member, strips);
-    let mut first = 0;
-    let total = member.weights();
-    while first < total {
-        if progress.stopped() {
+impl<'a> Reading<'a> {
+    fn new(weights: &'a Weights, member: &'a Member<'a>, guess: Coding, progress: &'a dyn Progress) -> Self {
+        Reading {
+            values: Values::new(weights),
+            member,
+            progress,
+            counts: Counts::new(member.lines(), guess),
+            units: Vec::new(),
+            groups: 0,
+            piece: Vec::new(),
+            read: 0,
+        }
+    }
+
+    fn finish(self, digest: Digest) -> Count {
+        Count { digest, histogram: self.counts.into_histogram(), units: self.units }
+    }
+}
+
+impl Stream for Reading<'_> {
+    type Error = Error;
+
+    fn next(&mut self) -> Result<Option<&[u8]>> {
+        if self.progress.stopped() {
             return Err(Error::Interrupted);
         }
-        let here = usize::try_from(total - first).unwrap_or(usize::MAX).min(chunk.len());
-        let chunk = &mut chunk[..here];
-        member.read(values, first, chunk)?;
-        hasher.update(bytemuck::cast_slice(chunk));
-        histogram.add(chunk);
-        cells.add(encoder, chunk);
-        first += here as u64;
+        let left = usize::try_from(self.member.weights() - self.read).unwrap_or(usize::MAX);
+        let here = left.min(PIECE_WEIGHTS);
+        if here == 0 {
+            return Ok(None);
+        }
+        self.piece.resize(here, 0);
+        self.member.read(&mut self.values, self.read, &mut self.piece)?;
+        self.read += here as u64;
+        let (member, groups, units) = (self.member, &mut self.groups, &mut self.units);
+        self.counts.add(&self.piece, |steps| {
+            units.resize(usize::try_from(member.strips).unwrap_or(usize::MAX), 0);
+            for (step, own) in (0..).zip(steps) {
+                let strip = member.strip_of(*groups, step);
+                units[usize::try_from(strip).unwrap_or(usize::MAX)] += own;
+            }
+            *groups += 1;
+        });
         // Half of the work on what is packed: the other half is to pack it.
-        progress.advance((here * WEIGHT_BYTES) as u64 / 2);
+        self.progress.advance((here * WEIGHT_BYTES) as u64 / 2);
+        Ok(Some(bytemuck::cast_slice(&self.piece)))
     }
-    Ok(Count { digest: hasher.finish(), histogram, units: cells.units })
 }
 
-/// The counts of the steps that are being read, line by line.
-struct Cells<'a> {
-    member: &'a Member<'a>,
-    /// What was counted of each step of the group.
-    counts: Vec<u64>,
-    cell: usize,
-    line: u64,
-    group: u64,
-    units: Vec<u64>,
-}
-
-impl<'a> Cells<'a> {
-    fn new(member: &'a Member<'a>, strips: usize) -> Self {
-        let lines = member.lines();
-        let cells = usize::try_from(lines.line_weights).unwrap_or(usize::MAX) / lines.cell_weights;
-        Cells { member, counts: vec![0; cells], cell: 0, line: 0, group: 0, units: vec![0; strips] }
-    }
-
-    /// Counts the next weights: whole cells, as chunks are of a multiple of their length.
-    fn add(&mut self, encoder: &Encoder, weights: &[u16]) {
-        let lines = self.member.lines();
-        debug_assert!(CHUNK_WEIGHTS.is_multiple_of(STEP_ROWS), "chunks are whole cells");
-        for cell in weights.chunks_exact(lines.cell_weights) {
-            self.counts[self.cell] += encoder.counts(cell);
-            self.cell += 1;
-            if self.cell < self.counts.len() {
-                continue;
+/// Units of the list of each strip of a matrix, by encoding it.
+fn strip_units(
+    pool: &ThreadPool,
+    weights: &Weights,
+    matrix: &Matrix<'_>,
+    coding: Coding,
+    progress: &dyn Progress,
+) -> Result<Vec<u64>> {
+    let encoder = Encoder::new(coding);
+    let scratch = || (Values::new(weights), Vec::new(), Encoded::default());
+    let tiles = matrix.tiles();
+    let units = workers::run(pool, &tiles, scratch, |(values, rows, encoded), &tile: &Tile| {
+        let strips = usize::try_from(tile.strips).unwrap_or(usize::MAX);
+        let mut units = vec![0; strips];
+        let mut column = 0;
+        while column < matrix.grid.columns() {
+            if progress.stopped() {
+                return Err(Error::Interrupted);
             }
-            self.cell = 0;
-            self.line += 1;
-            if self.line == lines.group_lines {
-                self.line = 0;
-                self.end_group(encoder);
+            let end = (column + tile.columns).min(matrix.grid.columns());
+            matrix.members[tile.member].read_tile(values, tile, column..end, rows)?;
+            let wide = rows.len() / STEP_ROWS / strips;
+            for (units, rows) in units.iter_mut().zip(rows.chunks_exact(STEP_ROWS * wide)) {
+                encoded.begin(coding.layout(), wide / STEP_COLUMNS);
+                encoder.encode(rows, wide, wide / STEP_COLUMNS, encoded);
+                *units += encoded.units();
             }
+            column = end;
         }
-    }
-
-    fn end_group(&mut self, encoder: &Encoder) {
-        for (cell, counts) in (0..).zip(&mut self.counts) {
-            let strip = self.member.strip_of(self.group, cell);
-            let strip = usize::try_from(strip).unwrap_or(usize::MAX);
-            self.units[strip] += encoder.units(std::mem::take(counts));
-        }
-        self.group += 1;
-    }
+        Ok(units)
+    })?;
+    Ok(units.into_iter().flatten().collect())
 }

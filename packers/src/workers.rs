@@ -1,7 +1,10 @@
-//! Tasks given out to threads in their order, each thread with memory of its own.
+//! Tasks given out to threads in their order: each does one at a time, or hashes a few side by side.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use glyd_format::Digest;
+use glyd_format::digest::{Stream, hash_streams};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
@@ -24,21 +27,101 @@ pub(crate) fn run<T: Sync, S, R: Send>(
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
-    let done = pool.broadcast(|_| {
-        let mut scratch = scratch();
+    let queue = Queue::new(tasks, &failed);
+    gathered(pool.broadcast(|_| queue.run(scratch(), &work)))
+}
+
+/// Hashes the streams of `tasks`, begun in their order, a few on each thread side by side; returns what
+/// `end` makes of each and its digest, in the tasks' order.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn hash<T: Sync, S: Stream<Error = Error>, R: Send>(
+    pool: &ThreadPool,
+    tasks: &[T],
+    begin: impl Fn(&T) -> S + Sync,
+    end: impl Fn(S, Digest) -> R + Sync,
+) -> Result<Vec<R>> {
+    let failed = AtomicBool::new(false);
+    let queue = Queue::new(tasks, &failed);
+    gathered(pool.broadcast(|_| queue.hash(&begin, &end)))
+}
+
+/// Tasks, each taken once, by whichever thread comes first.
+pub(crate) struct Queue<'a, T> {
+    tasks: &'a [T],
+    next: AtomicUsize,
+    /// Whether a task has failed, of this queue or another that shares it.
+    failed: &'a AtomicBool,
+}
+
+/// What came of the tasks that a thread took: each one's number, and its result.
+pub(crate) type Done<R> = Vec<(usize, Result<R>)>;
+
+impl<'a, T> Queue<'a, T> {
+    pub(crate) fn new(tasks: &'a [T], failed: &'a AtomicBool) -> Self {
+        Queue { tasks, next: AtomicUsize::new(0), failed }
+    }
+
+    /// The next task and its number, unless one has failed.
+    fn take(&self) -> Option<(usize, &'a T)> {
+        if self.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        self.tasks.get(at).map(|task| (at, task))
+    }
+
+    /// Does tasks, one after another, until there are no more.
+    pub(crate) fn run<S, R>(&self, mut scratch: S, work: impl Fn(&mut S, &T) -> Result<R>) -> Done<R> {
         let mut done = Vec::new();
-        while !failed.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(task) = tasks.get(at) else { break };
+        while let Some((at, task)) = self.take() {
             let result = work(&mut scratch, task);
-            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            self.failed.fetch_or(result.is_err(), Ordering::Relaxed);
             done.push((at, result));
         }
         done
-    });
-    let mut done: Vec<(usize, Result<R>)> = done.into_iter().flatten().collect();
+    }
+
+    /// Hashes tasks' streams, a few side by side, until there are no more.
+    pub(crate) fn hash<S: Stream<Error = Error>, R>(
+        &self,
+        begin: impl Fn(&T) -> S,
+        end: impl Fn(S, Digest) -> R,
+    ) -> Done<R> {
+        let mut done = Vec::new();
+        let next = || self.take().map(|(at, task)| Numbered(at, begin(task)));
+        hash_streams(next, |Numbered(at, stream), digest| {
+            self.failed.fetch_or(digest.is_err(), Ordering::Relaxed);
+            done.push((at, digest.map(|digest| end(stream, digest))));
+            if self.failed.load(Ordering::Relaxed) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        done
+    }
+}
+
+/// A task's stream, and the task's number.
+struct Numbered<S>(usize, S);
+
+impl<S: Stream> Stream for Numbered<S> {
+    type Error = S::Error;
+
+    fn next(&mut self) -> std::result::Result<Option<&[u8]>, S::Error> {
+        self.1.next()
+    }
+}
+
+/// What came of the tasks, in their order.
+///
+/// # Errors
+/// The first task's that failed.
+pub(crate) fn gathered<R>(done: Vec<Done<R>>) -> Result<Vec<R>> {
+    let mut done: Done<R> = done.into_iter().flatten().collect();
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
 }

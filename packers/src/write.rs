@@ -2,13 +2,15 @@
 //! decodes it again and compares it with the weights before its bytes go to the file.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
+use glyd_format::digest::Stream;
 use glyd_format::header::Header;
 use glyd_format::layout::BASE_BYTES;
 use glyd_format::plan::{Plain, Put};
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 use glyd_format::weights::Weights;
-use glyd_format::{Buffer, Digest, Hasher, Progress};
+use glyd_format::{Buffer, Digest, Progress};
 use rayon::ThreadPool;
 
 use crate::encode::{Encoded, Encoder};
@@ -17,10 +19,10 @@ use crate::matrix::{Matrix, Member, Tile};
 use crate::measure::Measured;
 use crate::save::OutputFile;
 use crate::values::Values;
-use crate::workers;
+use crate::workers::{Queue, gathered};
 
 /// Bytes of a plain tensor that are copied at a time.
-const COPY_BYTES: u64 = 1 << 20;
+const COPY_BYTES: u64 = 1 << 17;
 
 /// A tensor of a shard: which put it is of, and which of a pack's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,17 +54,27 @@ struct Target<'a> {
     offsets: [Option<u64>; 3],
 }
 
-enum Task {
-    Plain { put: usize, offset: u64 },
-    Tile { target: usize, tile: Tile },
+/// A plain tensor of a shard, and where in the file it goes.
+struct Copy<'a> {
+    put: usize,
+    plain: &'a Plain,
+    offset: u64,
+}
+
+/// What there is to do for a shard, the long ones first.
+#[derive(Default)]
+struct Tasks<'a> {
+    copies: Vec<Copy<'a>>,
+    targets: Vec<Target<'a>>,
+    /// Tiles, and the number of each one's target.
+    tiles: Vec<(usize, Tile)>,
 }
 
 /// A thread's memory.
 struct Scratch<'a> {
     values: Values<'a>,
-    tile: Vec<u16>,
-    encoded: Vec<Encoded>,
-    decoded: Vec<u16>,
+    rows: Vec<u16>,
+    encoded: Encoded,
     bytes: Vec<u8>,
 }
 
@@ -73,83 +85,98 @@ pub(crate) fn write_shard(
     shard: &ShardFile<'_>,
     progress: &dyn Progress,
 ) -> Result<Vec<(usize, Digest)>> {
-    let (targets, tasks) = plan(sources, shard);
+    let Tasks { copies, targets, tiles } = plan(sources, shard);
+    let failed = AtomicBool::new(false);
+    let (copying, packing) = (Queue::new(&copies, &failed), Queue::new(&tiles, &failed));
     let scratch = || Scratch {
         values: Values::new(sources.weights),
-        tile: Vec::new(),
-        encoded: Vec::new(),
-        decoded: Vec::new(),
+        rows: Vec::new(),
+        encoded: Encoded::default(),
         bytes: Vec::new(),
     };
-    let digests = workers::run(pool, &tasks, scratch, |scratch, task| match *task {
-        Task::Plain { put, offset } => {
-            let Put::Plain(plain) = &sources.puts[put] else { return Ok(None) };
-            let digest = copy(scratch, plain, shard.file, offset, progress)?;
-            Ok(Some((put, digest)))
-        }
-        Task::Tile { target, tile } => {
-            pack_tile(scratch, &targets[target], tile, shard.file, progress).map(|()| None)
-        }
-    })?;
+    let done = pool.broadcast(|_| {
+        // A thread whose plain tensors are copied packs, while another still copies a large one.
+        let begin = |copy: &_| Copying::new(sources.weights, copy, shard.file, progress);
+        let digests = copying.hash(begin, |_, digest| digest);
+        let packed = packing.run(scratch(), |scratch, &(target, tile)| {
+            pack_tile(scratch, &targets[target], tile, shard.file, progress)
+        });
+        (digests, packed)
+    });
+    let (digests, packed): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+    let digests = gathered(digests)?;
+    gathered(packed)?;
     for target in &targets {
         target.write_end(shard.file)?;
     }
-    Ok(digests.into_iter().flatten().collect())
+    Ok(copies.iter().map(|copy| copy.put).zip(digests).collect())
 }
 
-/// The shard's packs, and the tasks to write it: long ones first.
-fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, Vec<Task>) {
-    let mut plain = Vec::new();
+fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> Tasks<'a> {
+    let mut tasks = Tasks::default();
     let mut packs: BTreeMap<usize, [Option<u64>; 3]> = BTreeMap::new();
     for &(entry, tensor) in shard.entries {
         let tensor = &shard.header.tensors[tensor];
         let offset = shard.header.data_offset + tensor.begin;
-        match entry.buffer {
-            Some(buffer) => packs.entry(entry.put).or_default()[buffer as usize] = Some(offset),
-            None => plain.push((tensor.bytes(), Task::Plain { put: entry.put, offset })),
+        match (entry.buffer, &sources.puts[entry.put]) {
+            (Some(buffer), _) => packs.entry(entry.put).or_default()[buffer as usize] = Some(offset),
+            (None, Put::Plain(plain)) => tasks.copies.push(Copy { put: entry.put, plain, offset }),
+            (None, Put::Pack(_)) => {}
         }
     }
-    plain.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    let mut tasks: Vec<Task> = plain.into_iter().map(|(_, task)| task).collect();
-    let mut targets = Vec::new();
+    let bytes = |plain: &Plain| plain.value.elements() * plain.dtype.bitsize() as u64;
+    tasks.copies.sort_by_key(|copy| std::cmp::Reverse(bytes(copy.plain)));
     for (put, offsets) in packs {
         let Put::Pack(pack) = &sources.puts[put] else { continue };
         let (Some(matrix), Some(measured)) = (Matrix::new(pack), sources.measured.get(&put)) else {
             continue;
         };
-        tasks.extend(matrix.tiles().into_iter().map(|tile| Task::Tile { target: targets.len(), tile }));
-        targets.push(Target { encoder: Encoder::new(measured.coding), matrix, measured, offsets });
+        let number = tasks.targets.len();
+        tasks.tiles.extend(matrix.tiles().into_iter().map(|tile| (number, tile)));
+        tasks.targets.push(Target { encoder: Encoder::new(measured.coding), matrix, measured, offsets });
     }
-    (targets, tasks)
+    tasks
 }
 
-/// Copies a plain tensor, cast or widened where its plan says so, and hashes it.
-fn copy<'a>(
-    scratch: &mut Scratch<'a>,
+/// A plain tensor while it is copied, cast or widened where its plan says so.
+struct Copying<'a> {
+    values: Values<'a>,
     plain: &'a Plain,
-    file: &OutputFile,
+    file: &'a OutputFile,
     offset: u64,
-    progress: &dyn Progress,
-) -> Result<Digest> {
-    let bits = plain.dtype.bitsize() as u64;
-    let total = plain.value.elements();
-    // Chunks of whole elements, and of whole bytes where elements are smaller.
-    let chunk = COPY_BYTES * 8 / bits / 8 * 8;
-    let mut hasher = Hasher::default();
-    let mut first = 0;
-    while first < total {
-        if progress.stopped() {
+    progress: &'a dyn Progress,
+    piece: Vec<u8>,
+    /// Elements that were copied.
+    copied: u64,
+}
+
+impl<'a> Copying<'a> {
+    fn new(weights: &'a Weights, copy: &Copy<'a>, file: &'a OutputFile, progress: &'a dyn Progress) -> Self {
+        let Copy { plain, offset, .. } = *copy;
+        Copying { values: Values::new(weights), plain, file, offset, progress, piece: Vec::new(), copied: 0 }
+    }
+}
+
+impl Stream for Copying<'_> {
+    type Error = Error;
+
+    fn next(&mut self) -> Result<Option<&[u8]>> {
+        if self.progress.stopped() {
             return Err(Error::Interrupted);
         }
-        let here = chunk.min(total - first);
-        scratch.bytes.resize(usize::try_from(here * bits / 8).unwrap_or(usize::MAX), 0);
-        scratch.values.read(&plain.value, plain.dtype, first, &mut scratch.bytes)?;
-        hasher.update(&scratch.bytes);
-        file.write_at(&scratch.bytes, offset + first * bits / 8)?;
-        first += here;
-        progress.advance(here * bits / 8);
+        let bits = self.plain.dtype.bitsize() as u64;
+        // Pieces of whole elements, and of whole bytes where elements are smaller.
+        let here = (COPY_BYTES * 8 / bits / 8 * 8).min(self.plain.value.elements() - self.copied);
+        if here == 0 {
+            return Ok(None);
+        }
+        self.piece.resize(usize::try_from(here * bits / 8).unwrap_or(usize::MAX), 0);
+        self.values.read(&self.plain.value, self.plain.dtype, self.copied, &mut self.piece)?;
+        self.file.write_at(&self.piece, self.offset + self.copied * bits / 8)?;
+        self.copied += here;
+        self.progress.advance(here * bits / 8);
+        Ok(Some(&self.piece))
     }
-    Ok(hasher.finish())
 }
 
 /// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.
@@ -165,40 +192,43 @@ fn pack_tile<'a>(
     let starts = usize::try_from(tile.strip).unwrap_or(usize::MAX);
     let starts = &measured.starts[starts..=starts + strips];
     let mut ends: Vec<u64> = starts[..strips].to_vec();
-    scratch.encoded.resize_with(strips, Encoded::default);
     let member = &matrix.members[tile.member];
+    let whole = tile.columns >= matrix.grid.columns();
     let mut column = 0;
     while column < matrix.grid.columns() {
         if progress.stopped() {
             return Err(Error::Interrupted);
         }
         let columns = column..(column + tile.columns).min(matrix.grid.columns());
-        member.read_tile(&mut scratch.values, tile, columns.clone(), &mut scratch.tile)?;
-        let wide = scratch.tile.len() / STEP_ROWS / strips;
-        for (at, rows) in scratch.tile.chunks_exact(STEP_ROWS * wide).enumerate() {
-            let encoded = &mut scratch.encoded[at];
-            target.encoder.encode(rows, wide, wide / STEP_COLUMNS, encoded);
-            let strip = tile.strip + at as u64;
-            let step = strip * matrix.grid.strip_steps() + column / STEP_COLUMNS as u64;
-            target.encoder.check(rows, wide, encoded, &mut scratch.decoded).map_err(|flaw| {
-                Error::Mismatch {
+        member.read_tile(&mut scratch.values, tile, columns.clone(), &mut scratch.rows)?;
+        let wide = scratch.rows.len() / STEP_ROWS / strips;
+        let steps = wide / STEP_COLUMNS;
+        // Strips that are whole follow each other in the buffers: they are written together.
+        let together = if whole { strips } else { 1 };
+        for first in (0..strips).step_by(together) {
+            let step = (tile.strip + first as u64) * matrix.grid.strip_steps() + column / STEP_COLUMNS as u64;
+            let start = ends[first];
+            scratch.encoded.begin(measured.coding.layout(), together * steps);
+            for at in first..first + together {
+                let rows = &scratch.rows[at * STEP_ROWS * wide..];
+                let done = target.encoder.encode_checked(rows, wide, steps, &mut scratch.encoded);
+                done.map_err(|flaw| Error::Mismatch {
                     pack: matrix.pack.name(),
                     step: step + flaw.step as u64,
                     expected: flaw.expected,
                     found: flaw.found,
+                })?;
+                ends[at] = start + scratch.encoded.units();
+                if ends[at] > starts[at + 1] || whole && ends[at] < starts[at + 1] {
+                    return Err(changed(target, member, scratch.values.weights()));
                 }
-            })?;
-            let end = ends[at] + encoded.units();
-            if end > starts[at + 1] {
-                return Err(changed(target, member, scratch.values.weights()));
             }
-            target.write_run(file, step, ends[at], encoded, &mut scratch.bytes)?;
-            ends[at] = end;
+            target.write_run(file, step, start, &scratch.encoded, &mut scratch.bytes)?;
         }
         column = columns.end;
         // A pack that parts over shards is worked on once for each, and counted once.
         if target.offset(Buffer::Data).is_some() {
-            progress.advance((scratch.tile.len() * WEIGHT_BYTES / 2) as u64);
+            progress.advance((scratch.rows.len() * WEIGHT_BYTES / 2) as u64);
         }
     }
     if ends != starts[1..] {

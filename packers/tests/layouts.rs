@@ -4,8 +4,12 @@
 use glyd_fixtures::random::SplitMix64;
 use glyd_fixtures::{reference, weights};
 use glyd_format::layout::{Run, mma};
-use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, STEP_WEIGHTS};
+use glyd_format::simd::Simd;
+use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, STEP_WEIGHTS, exponent};
 use glyd_format::{Coding, Layout};
+use glyd_packers::count::{Counts, Lines};
+use glyd_packers::encode::{Encoded, Encoder};
+use glyd_packers::histogram::Histogram;
 use glyd_packers::{MatrixBuffers, pack_matrix};
 use proptest::prelude::*;
 
@@ -58,6 +62,44 @@ fn check_decoded(packed: &MatrixBuffers, weights: &[u16], columns: usize) {
     }
 }
 
+/// Holds what each instruction set makes of a strip, and counts of it, to the portable code.
+fn check_simds(weights: &[u16], columns: usize) {
+    let steps = columns / STEP_COLUMNS;
+    let exponents: Vec<u8> = weights.iter().map(|&weight| exponent(weight)).collect();
+    let lines =
+        Lines { line_weights: columns as u64, cell_weights: STEP_COLUMNS, group_lines: STEP_ROWS as u64 };
+    let mut histogram = Histogram::default();
+    histogram.add_exponents_by(Simd::Portable, &exponents);
+    let mut each = [0_u64; 256];
+    exponents.iter().for_each(|&exponent| each[usize::from(exponent)] += 1);
+    for layout in Layout::ALL {
+        let encoder = Encoder::new(histogram.coding(layout));
+        let mut wanted = Encoded::default();
+        wanted.begin(layout, steps);
+        encoder.encode_by(Simd::Portable, weights, columns, steps, &mut wanted);
+        let units: Vec<u64> =
+            wanted.bases.windows(2).map(|pair| u64::from(pair[1].abs_diff(pair[0]))).collect();
+        for simd in Simd::NAMES.into_iter().filter_map(|name| Simd::named(name).ok()) {
+            let mut own = Histogram::default();
+            // In pieces, as blocks before it decide how one is counted.
+            exponents.chunks(700).for_each(|exponents| own.add_exponents_by(simd, exponents));
+            assert!((0..=u8::MAX).all(|at| own.count(at) == each[usize::from(at)]), "{simd:?}: histogram");
+            let mut encoded = Encoded::default();
+            encoded.begin(layout, steps);
+            let half = steps / 2;
+            encoder.encode_by(simd, weights, columns, half, &mut encoded);
+            encoder.encode_by(simd, &weights[half * STEP_COLUMNS..], columns, steps - half, &mut encoded);
+            assert!(encoded == wanted, "{simd:?}, {layout}");
+            let mut counted = Vec::new();
+            let mut counts = Counts::new(lines, *encoder.coding());
+            for weights in weights.chunks(1000) {
+                counts.add_by(simd, weights, |steps| counted.extend_from_slice(steps));
+            }
+            assert_eq!(counted, units, "{simd:?}, {layout}");
+        }
+    }
+}
+
 /// Weights of these exponents, as often as they are there, with signs and mantissas from a seed.
 fn of_exponents(exponents: &[u8], seed: u64) -> Vec<u16> {
     let mut random = SplitMix64::new(seed);
@@ -86,6 +128,13 @@ proptest! {
         let columns = STEP_COLUMNS * steps;
         let (_, weights) = weights::of_every_kind(STEP_ROWS * strips * columns, seed).swap_remove(kind);
         check(&weights, columns);
+    }
+
+    #[test]
+    fn every_instruction_set_packs_alike(steps in 1_usize..=40, kind in 0_usize..10, seed: u64) {
+        let columns = STEP_COLUMNS * steps;
+        let (_, weights) = weights::of_every_kind(STEP_ROWS * columns, seed).swap_remove(kind);
+        check_simds(&weights, columns);
     }
 
     #[test]

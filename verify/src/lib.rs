@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 
 mod content;
+mod lists;
+mod look;
+mod tensors;
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +17,7 @@ use glyd_format::manifest::Format;
 use glyd_format::packed::Opened;
 use glyd_format::{Layout, Packed, Progress};
 
-pub use content::{Cpu, Decoder};
+pub use look::{Cpu, Decoder};
 
 /// How a checkpoint is verified.
 #[derive(Debug, Clone, Default)]

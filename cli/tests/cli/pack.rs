@@ -55,6 +55,15 @@ fn a_dry_run_writes_nothing() {
 }
 
 #[test]
+fn what_is_not_saved_is_warned_of() {
+    let folder = Folder::new();
+    Recipe::named("edge-unused").make(&folder.path("model"));
+    let warning = ["glyd: warning: ", " of the source are not saved, whole or in part: --json lists them"];
+    folder.run(["pack", "model", "out"]).ends(0).says(&warning);
+    assert_eq!(folder.run(["pack", "model", "out", "--quiet"]).ends(0).stderr, "");
+}
+
+#[test]
 fn quiet_says_nothing() {
     let folder = Folder::with_model("llama");
     fs::write(folder.path("model/training.bin"), "").unwrap();

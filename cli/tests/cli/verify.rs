@@ -33,7 +33,7 @@ fn every_finding_is_a_line() {
             let where_and_what = ["damage (", "`packed/model.safetensors`: `", "expected ", ", found "];
             where_and_what.iter().for_each(|text| assert!(line.contains(text), "{line}"));
         }
-        ran.prints(&["damaged: `packed` (glyd-v"]);
+        ran.prints(&["damaged: `packed` (glyd-v"]).says(&["hint: fetch what is named again"]);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tiered layout `mma`: `docs/format.md`, section 4.1.
 
 use super::Flaw;
-use crate::simd::{Simd, lanes};
-use crate::step::{LANE_WEIGHTS, MANTISSA_BITS, STEP_WEIGHTS, Step};
+use crate::simd::{EMPTY, Kernels, Lane};
+use crate::step::{HALF_WEIGHTS, LANES, Plane, STEP_WEIGHTS, Step};
 
 /// Bytes of the data buffer that a step takes: its tier-1 digits, and a byte a weight.
 pub const STEP_BYTES: usize = DIGIT_BYTES + STEP_WEIGHTS;
@@ -142,28 +142,49 @@ fn unused_bits(digits: &str, found: u32) -> Flaw {
     }
 }
 
-/// A byte's four 2-bit digits, a byte each, the first lowest.
+/// A step's bytes in step order, from a plane.
 #[inline(always)]
-const fn spread(byte: u8) -> [u8; 4] {
-    let digits = byte as u32;
-    ((digits | digits << 6 | digits << 12 | digits << 18) & 0x0303_0303).to_le_bytes()
+pub fn to_step_order(plane: &Plane, lane: &mut Lane) {
+    let halves = plane.as_chunks::<HALF_WEIGHTS>().0.split_at(LANES);
+    let to = lane.as_chunks_mut::<HALF_WEIGHTS>().0.as_chunks_mut::<2>().0;
+    for (to, (first, second)) in to.iter_mut().zip(halves.0.iter().zip(halves.1)) {
+        *to = [*first, *second];
+    }
 }
 
-/// Unpacks bytes of four digits each; returns how many digits there are.
+/// A plane from a step's bytes in step order.
 #[inline(always)]
-fn unpack<'a>(packed: impl Iterator<Item = &'a u8>, digits: &mut lanes::Lane) -> usize {
-    let mut count = 0;
-    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(packed) {
-        *digits = spread(*byte);
-        count += 4;
+fn to_plane(lane: &Lane, plane: &mut Plane) {
+    let (first, second) = plane.as_chunks_mut::<HALF_WEIGHTS>().0.split_at_mut(LANES);
+    let from = lane.as_chunks::<HALF_WEIGHTS>().0.as_chunks::<2>().0;
+    for ((first, second), from) in first.iter_mut().zip(second).zip(from) {
+        [*first, *second] = *from;
     }
-    count
+}
+
+/// 2-bit digits, a byte each, from bytes of four, the first lowest.
+#[inline(always)]
+fn spread(packed: &[u8], digits: &mut [u8]) {
+    for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(packed) {
+        let four = u32::from(*byte);
+        *digits = ((four | four << 6 | four << 12 | four << 18) & 0x0303_0303).to_le_bytes();
+    }
+}
+
+/// The same of the first `count` digits, and some more: loops of a fixed length become vectors.
+#[inline(always)]
+fn spread_some(packed: &[u8; DIGIT_BYTES], count: usize, digits: &mut Lane) {
+    const BYTES: usize = 16;
+    let chunks = packed.as_chunks::<BYTES>().0.iter().zip(digits.as_chunks_mut::<{ 4 * BYTES }>().0);
+    for (packed, digits) in chunks.take(count.div_ceil(4 * BYTES)) {
+        spread(packed, digits);
+    }
 }
 
 /// Decodes a step.
 #[inline(always)]
-pub(super) fn decode_step(
-    simd: Simd,
+pub(super) fn decode_step<K: Kernels>(
+    kernels: K,
     tiers: &Tiers,
     data: &[u8],
     block: &[u8],
@@ -175,42 +196,32 @@ pub(super) fn decode_step(
     let [a, b, c, d, e, f, g, h, i] = tiers.0;
 
     // From the last tier to the first: the weights that a tier passes on are those of the tier behind it.
-    let mut digits = lanes::EMPTY;
-    let (mut third, mut second, mut exponents) = (lanes::EMPTY, lanes::EMPTY, lanes::EMPTY);
-    let mut raw = lanes::EMPTY;
-    raw[..block.raw.len()].copy_from_slice(block.raw);
-    let t2 = unpack(block.tier3.iter(), &mut digits);
-    lanes::expand(simd, &digits, t2, [g, h, i], &raw, &mut third);
+    let (mut third, mut second, mut first) = (EMPTY, EMPTY, EMPTY);
+    let (mut digits, mut buffer) = (EMPTY, [0; DIGIT_BYTES]);
+    first[..block.raw.len()].copy_from_slice(block.raw);
+    buffer[..block.tier3.len()].copy_from_slice(block.tier3);
+    let t2 = 4 * block.tier3.len();
+    spread_some(&buffer, t2, &mut digits);
+    kernels.expand(&digits, t2, [g, h, i], &first, &mut third);
     let words = block.tier2.as_chunks::<4>().0.iter().rev();
-    let t1 = unpack(words.flatten(), &mut digits);
-    lanes::expand(simd, &digits, t1, [d, e, f], &third, &mut second);
-    for (lane, digits) in digits[..STEP_WEIGHTS].as_chunks_mut::<LANE_WEIGHTS>().0.iter_mut().enumerate() {
-        for (half, digits) in digits.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let word = &packed[DIGIT_BYTES / 2 * half + 4 * lane..][..4];
-            for (digits, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(word) {
-                *digits = spread(*byte);
-            }
-        }
+    for (to, word) in buffer.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *to = *word;
     }
-    lanes::expand(simd, &digits, STEP_WEIGHTS, [a, b, c], &second, &mut exponents);
+    spread_some(&buffer, t1, &mut digits);
+    kernels.expand(&digits, t1, [d, e, f], &third, &mut second);
+    let mut plane = [0; STEP_WEIGHTS];
+    spread(packed, &mut plane);
+    to_step_order(&plane, &mut digits);
+    kernels.expand(&digits, STEP_WEIGHTS, [a, b, c], &second, &mut first);
+    to_plane(&first, &mut plane);
 
-    let weights = step.weights_mut().as_chunks_mut::<LANE_WEIGHTS>().0;
-    for (lane, (weights, exponents)) in
-        weights.iter_mut().zip(exponents.as_chunks::<LANE_WEIGHTS>().0).enumerate()
-    {
-        for half in 0..2 {
-            let low = &bytes[STEP_WEIGHTS / 2 * half + 16 * lane..][..16];
-            let weights = weights[16 * half..].as_chunks_mut::<2>().0.iter_mut();
-            let exponents = exponents[16 * half..].as_chunks::<2>().0;
-            for ((weights, exponents), low) in weights.zip(exponents).zip(low.as_chunks::<2>().0) {
-                // A weight's byte is its mantissa, and the sign of its pair's other weight.
-                let weight = |at: usize| {
-                    let sign = u16::from(low[1 - at] & 1) << 15;
-                    sign | u16::from(exponents[at]) << MANTISSA_BITS | u16::from(low[at] >> 1)
-                };
-                *weights = [weight(0), weight(1)];
-            }
-        }
+    let pairs = plane.as_chunks::<2>().0.iter().zip(bytes.as_chunks::<2>().0);
+    let to = step.high.as_chunks_mut::<2>().0.iter_mut().zip(step.low.as_chunks_mut::<2>().0);
+    for ((high, low), (exponents, bytes)) in to.zip(pairs) {
+        // A weight's byte is its mantissa, and the sign of its pair's other weight.
+        let (exponents, bytes) = (u16::from_le_bytes(*exponents), u16::from_le_bytes(*bytes));
+        *high = ((bytes.rotate_left(8) & 0x0101) << 7 | exponents >> 1 & 0x7F7F).to_le_bytes();
+        *low = ((exponents & 0x0101) << 7 | bytes >> 1 & 0x7F7F).to_le_bytes();
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The split-byte layout `mma12`: `docs/format.md`, section 4.2.
 
 use super::{BASE_BYTES, Flaw};
-use crate::step::{LANE_WEIGHTS, STEP_WEIGHTS, Step};
+use crate::step::{LANES, STEP_WEIGHTS, Step, plane_index};
 
 /// Bytes of the data buffer that a step takes: a 4-bit code a weight, and its low byte.
 pub const STEP_BYTES: usize = CODE_BYTES + STEP_WEIGHTS;
@@ -56,6 +56,12 @@ pub const fn padded_count(exceptions: u64) -> u64 {
     EXCEPTIONS_MULTIPLE * (exceptions / EXCEPTIONS_MULTIPLE + 1)
 }
 
+/// Weights whose codes are in one word.
+pub const WORD_WEIGHTS: usize = 8;
+/// Bytes of the words of half a lane: in the data buffer a lane's halves are neighbours, in a plane all
+/// first halves come first.
+pub const HALF_CODE_BYTES: usize = CODE_BYTES / LANES / 2;
+
 /// The codes of eight weights, a byte each (bit 3 the sign, bits 2-0 the offset), from their word.
 ///
 /// ```text
@@ -64,59 +70,54 @@ pub const fn padded_count(exceptions: u64) -> u64 {
 #[must_use]
 #[inline(always)]
 pub const fn unpack_word(word: u32) -> u64 {
-    let first = word & 0x0707_0707 | word >> 4 & 0x0808_0808;
-    let second = word & 0x0808_0808 | word.rotate_left(8) >> 4 & 0x0707_0707;
-    // The rotation brings a byte's offset to the byte that has its sign.
-    first as u64 | (second as u64) << 32
+    // The word twice: shifted by four, the lower's last bits come to where the upper's first offset is.
+    let twice = word as u64 | (word as u64) << 32;
+    twice & 0x0808_0808_0707_0707 | twice >> 4 & 0x0808_0808 | twice << 4 & 0x0707_0707_0000_0000
 }
 
 /// The word of eight weights' codes: the inverse of [`unpack_word`].
 #[must_use]
 #[inline(always)]
 pub const fn pack_word(codes: u64) -> u32 {
-    let [a, b, c, d, e, f, g, h] = codes.to_le_bytes();
-    let first = u32::from_le_bytes([a, b, c, d]);
-    let second = u32::from_le_bytes([e, f, g, h]);
-    let signs = (first & 0x0808_0808) << 4 | second & 0x0808_0808;
-    signs | first & 0x0707_0707 | (second & 0x0707_0707).rotate_right(8) << 4
+    let spread =
+        codes & 0x0808_0808_0707_0707 | (codes & 0x0808_0808) << 4 | (codes & 0x0707_0707_0000_0000) >> 4;
+    let [a, b, c, d, e, f, g, h] = spread.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d]) | u32::from_le_bytes([e, f, g, h])
 }
 
 /// Decodes a step.
 #[inline(always)]
 pub(super) fn decode_step(base: Base, data: &[u8], exceptions: &[u8], step: &mut Step) -> Result<(), Flaw> {
     const EACH: u64 = 0x0101_0101_0101_0101;
-    let (words, low) = data.split_at(CODE_BYTES);
-    let mut high = [0; STEP_WEIGHTS];
-    for (high, word) in high.as_chunks_mut::<8>().0.iter_mut().zip(words.as_chunks::<4>().0) {
+    let (codes, low) = data.split_at(CODE_BYTES);
+    step.low.copy_from_slice(low);
+    let mut words = [0; CODE_BYTES];
+    let (first, second) = words.as_chunks_mut::<HALF_CODE_BYTES>().0.split_at_mut(LANES);
+    for ((first, second), lane) in
+        first.iter_mut().zip(second).zip(codes.as_chunks::<HALF_CODE_BYTES>().0.as_chunks::<2>().0)
+    {
+        [*first, *second] = *lane;
+    }
+    for (high, word) in step.high.as_chunks_mut::<WORD_WEIGHTS>().0.iter_mut().zip(words.as_chunks::<4>().0) {
         let codes = unpack_word(u32::from_le_bytes(*word));
         // No byte carries into the next: 7 + 120 fits seven bits.
         let high_exponents = (codes & (7 * EACH)) + u64::from(base.0) * EACH;
         *high = (high_exponents | (codes & (8 * EACH)) << 4).to_le_bytes();
     }
-    let weights = step.weights_mut();
-    let lanes = weights.as_chunks_mut::<LANE_WEIGHTS>().0.iter_mut().zip(high.as_chunks::<LANE_WEIGHTS>().0);
-    for (lane, (weights, high)) in lanes.enumerate() {
-        for half in 0..2 {
-            let low = &low[STEP_WEIGHTS / 2 * half + 16 * lane..][..16];
-            let weights = &mut weights[16 * half..][..16];
-            for ((weight, &high), &low) in weights.iter_mut().zip(&high[16 * half..]).zip(low) {
-                *weight = u16::from_be_bytes([high, low]);
-            }
-        }
-    }
     let mut last = None;
     for entry in exceptions.as_chunks::<BASE_BYTES>().0 {
         let entry = u32::from_le_bytes(*entry);
         let index = (entry & INDEX_MASK) as usize;
-        check_exception(base, entry, last, weights[index])?;
-        weights[index] ^= u16::from_be_bytes([entry.to_le_bytes()[2], 0]);
+        let high = &mut step.high[plane_index(index)];
+        check_exception(base, entry, last, *high)?;
+        *high ^= entry.to_le_bytes()[2];
         last = Some(index);
     }
     Ok(())
 }
 
 /// Holds an exception to the form in which it is written: `docs/format.md`, section 7, rule 8.
-fn check_exception(base: Base, entry: u32, last: Option<usize>, coded: u16) -> Result<(), Flaw> {
+fn check_exception(base: Base, entry: u32, last: Option<usize>, coded: u8) -> Result<(), Flaw> {
     let index = (entry & INDEX_MASK) as usize;
     let byte = entry.to_le_bytes()[2];
     let flaw = |expected: &str, found: String| {
@@ -129,7 +130,7 @@ fn check_exception(base: Base, entry: u32, last: Option<usize>, coded: u16) -> R
         let last = last.unwrap_or_default();
         return flaw("exceptions in the order of their weights", format!("{index} after {last}"));
     }
-    if coded.to_be_bytes()[0] & 0x7F != base.0 {
+    if coded & 0x7F != base.0 {
         return flaw("offset 0 in an exception's code", format!("weight {index} with another"));
     }
     let high_exponent = base.0 ^ byte;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use safetensors::Dtype;
 
 use crate::for_each_simd;
-use crate::simd::Simd;
+use crate::simd::{Kernels, Simd};
 use crate::step::{Grid, STEP_COLUMNS, Step};
 
 /// How a matrix is packed.
@@ -253,16 +253,15 @@ for_each_simd! {
 }
 
 #[inline(always)]
-fn decode_run(
-    simd: Simd,
+fn decode_run<K: Kernels>(
+    kernels: K,
     coding: &Coding,
     run: &Run<'_>,
     rows: &mut [u16],
     stride: usize,
 ) -> Result<(), Flaw> {
     let layout = coding.layout();
-    let mut weights = Step::default();
-    for step in 0..run.steps() {
+    let decode = |step: usize, weights: &mut Step| {
         let (data, list) = run.step(layout, step).ok_or_else(|| Flaw {
             step,
             form_only: false,
@@ -270,11 +269,23 @@ fn decode_run(
             found: format!("{} and {} bytes", run.data.len(), run.list.len()),
         })?;
         match coding {
-            Coding::Mma(tiers) => mma::decode_step(simd, tiers, data, list, &mut weights),
-            Coding::Mma12(base) => mma12::decode_step(*base, data, list, &mut weights),
+            Coding::Mma(tiers) => mma::decode_step(kernels, tiers, data, list, weights),
+            Coding::Mma12(base) => mma12::decode_step(*base, data, list, weights),
         }
-        .map_err(|flaw| Flaw { step, ..flaw })?;
-        weights.scatter(&mut rows[step * STEP_COLUMNS..], stride);
+        .map_err(|flaw| Flaw { step, ..flaw })
+    };
+    // Two steps are a cache line of a row: what is written to one half of it finds it for the other.
+    let (mut a, mut b) = (Step::default(), Step::default());
+    let steps = run.steps();
+    for step in (0..steps).step_by(2) {
+        let rows = &mut rows[step * STEP_COLUMNS..];
+        decode(step, &mut a)?;
+        if step + 1 < steps {
+            decode(step + 1, &mut b)?;
+            kernels.scatter_two([&a.high, &b.high], [&a.low, &b.low], rows, stride);
+        } else {
+            kernels.scatter(&a.high, &a.low, rows, stride);
+        }
     }
     Ok(())
 }

@@ -1,13 +1,25 @@
 //! Functions compiled once for each instruction set that a processor may have; which of them is called
 //! is chosen when the program runs.
 //!
-//! The bodies are plain loops over arrays of a step's size, which the compiler turns into vector code of
-//! whatever width it is allowed: one body serves all, and the portable one is the others' oracle. On
-//! aarch64 the portable code is NEON code, since every such processor has it.
+//! Most of a body is plain loops over a step's bytes, which the compiler turns into vector code of
+//! whatever width it is allowed. What it finds none for are the [`Kernels`]: an instruction set is a type
+//! whose value proves that the processor has it, and that has kernels of its own. The portable ones are
+//! the others' oracle.
 
-pub mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tables;
 
+use std::fmt::Debug;
 use std::sync::OnceLock;
+
+use crate::step::{Plane, STEP_COLUMNS, STEP_WEIGHTS};
 
 /// The environment variable that asks for one of [`Simd::NAMES`].
 pub const VARIABLE: &str = "GLYD_SIMD";
@@ -20,15 +32,25 @@ pub struct Avx2(());
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Avx512(());
 
+/// Proof that the processor has NEON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neon(());
+
+/// What every processor has that the program was compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Portable;
+
 /// The instruction set that vector code is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Simd {
-    /// What the program was compiled for.
+    /// None: plain loops.
     Portable,
     /// AVX2.
     Avx2(Avx2),
     /// AVX-512.
     Avx512(Avx512),
+    /// NEON.
+    Neon(Neon),
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -80,6 +102,24 @@ impl Avx512 {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+impl Neon {
+    /// The proof: every such processor has it.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        Some(Neon(()))
+    }
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+impl Neon {
+    /// None: this is no such processor.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        None
+    }
+}
+
 impl Simd {
     /// What may be asked for by name.
     pub const NAMES: [&str; 4] = ["portable", "avx2", "avx512", "neon"];
@@ -94,8 +134,7 @@ impl Simd {
             "portable" => Ok(Simd::Portable),
             "avx2" => Avx2::new().map(Simd::Avx2).ok_or_else(lacking),
             "avx512" => Avx512::new().map(Simd::Avx512).ok_or_else(lacking),
-            "neon" if cfg!(target_arch = "aarch64") => Ok(Simd::Portable),
-            "neon" => Err(lacking()),
+            "neon" => Neon::new().map(Simd::Neon).ok_or_else(lacking),
             _ => Err(format!("expected one of {}, found `{name}`", Simd::NAMES.join(", "))),
         }
     }
@@ -104,7 +143,8 @@ impl Simd {
     #[must_use]
     pub fn best() -> Simd {
         let avx2 = || Avx2::new().map(Simd::Avx2);
-        Avx512::new().map(Simd::Avx512).or_else(avx2).unwrap_or(Simd::Portable)
+        let neon = || Neon::new().map(Simd::Neon);
+        Avx512::new().map(Simd::Avx512).or_else(avx2).or_else(neon).unwrap_or(Simd::Portable)
     }
 
     /// What `GLYD_SIMD` asks for, or the best.
@@ -127,8 +167,115 @@ impl Simd {
     }
 }
 
+/// A step's bytes, a weight each, with room for a whole vector to be read or written past the last.
+pub type Lane = [u8; STEP_WEIGHTS + 64];
+
+/// An empty lane.
+pub const EMPTY: Lane = [0; STEP_WEIGHTS + 64];
+
+/// The rank of each exponent: its place among nine that differ, or 9.
+#[derive(Debug, Clone)]
+pub struct Ranks {
+    exponents: [u8; NO_RANK as usize],
+    table: [u8; 256],
+}
+
+/// The rank of an exponent that is none of the nine.
+const NO_RANK: u8 = 9;
+
+impl Ranks {
+    /// The ranks of these exponents, which differ.
+    #[must_use]
+    pub fn new(exponents: &[u8; NO_RANK as usize]) -> Self {
+        let mut table = [NO_RANK; 256];
+        for (rank, &exponent) in (0..).zip(exponents) {
+            table[usize::from(exponent)] = rank;
+        }
+        Ranks { exponents: *exponents, table }
+    }
+}
+
+/// What the layouts do to a step that a compiler finds no vector code for.
+pub trait Kernels: Copy + Debug {
+    /// Takes a step's weights from rows that stand `stride` apart.
+    ///
+    /// # Panics
+    /// Where `rows` does not reach from the step's first weight to its last.
+    #[inline(always)]
+    fn gather(self, rows: &[u16], stride: usize, high: &mut Plane, low: &mut Plane) {
+        portable::gather(rows, stride, high, low);
+    }
+
+    /// Takes two neighbouring steps' weights.
+    ///
+    /// # Panics
+    /// As [`Kernels::gather`].
+    #[inline(always)]
+    fn gather_two(self, rows: &[u16], stride: usize, high: [&mut Plane; 2], low: [&mut Plane; 2]) {
+        for (step, (high, low)) in high.into_iter().zip(low).enumerate() {
+            self.gather(&rows[step * STEP_COLUMNS..], stride, high, low);
+        }
+    }
+
+    /// Puts a step's weights where they stand in rows that are `stride` apart.
+    ///
+    /// # Panics
+    /// As [`Kernels::gather`].
+    #[inline(always)]
+    fn scatter(self, high: &Plane, low: &Plane, rows: &mut [u16], stride: usize) {
+        portable::scatter(high, low, rows, stride);
+    }
+
+    /// Puts two neighbouring steps' weights.
+    ///
+    /// # Panics
+    /// As [`Kernels::gather`].
+    #[inline(always)]
+    fn scatter_two(self, high: [&Plane; 2], low: [&Plane; 2], rows: &mut [u16], stride: usize) {
+        for (step, (high, low)) in high.into_iter().zip(low).enumerate() {
+            self.scatter(high, low, &mut rows[step * STEP_COLUMNS..], stride);
+        }
+    }
+
+    /// For each of the first `count` digits, the byte of `own` that it says; and for digit 3 the next of
+    /// `passed`. Bytes past `count` are of no meaning.
+    #[inline(always)]
+    fn expand(self, digits: &Lane, count: usize, own: [u8; 3], passed: &Lane, out: &mut Lane) {
+        portable::expand(digits, count, own, passed, out);
+    }
+
+    /// Of the first `count` bytes of each of two lanes, those whose byte in the first is at least `from`,
+    /// in their order; returns how many. Bytes past them are of no meaning.
+    #[inline(always)]
+    fn compress(self, lanes: [&Lane; 2], count: usize, from: u8, out: [&mut Lane; 2]) -> usize {
+        portable::compress(lanes, count, from, out)
+    }
+
+    /// The rank of each exponent of a plane.
+    #[inline(always)]
+    fn rank(self, ranks: &Ranks, exponents: &Plane, out: &mut Plane) {
+        portable::rank(ranks, exponents, out);
+    }
+}
+
+impl Kernels for Portable {}
+
+/// Asks for the cache lines of what the steps after the next take from a row: rows far apart are no
+/// pattern that the processor foresees.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "a prefetch takes a pointer")]
+fn prefetch(rows: &[u16], at: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    /// Weights ahead: of four cache lines.
+    const AHEAD: usize = 128;
+    let ahead = rows.as_ptr().wrapping_add(at + AHEAD);
+    // SAFETY: a prefetch reads nothing, and faults nowhere.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) }
+}
+
 /// Defines a function that calls `$body`, an `#[inline(always)]` function, compiled for the instruction
-/// set that its argument `simd` is the proof of; the body's first argument is that proof.
+/// set that its argument `simd` is; the body's first argument is the proof of it, its [`Kernels`].
 #[macro_export]
 macro_rules! for_each_simd {
     ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),+ $(,)?) -> $result:ty = $body:path;) => {
@@ -140,25 +287,27 @@ macro_rules! for_each_simd {
         $visibility fn $name(simd: $crate::simd::Simd, $($arg: $type),+) -> $result {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-            fn avx2(simd: $crate::simd::Simd, $($arg: $type),+) -> $result {
-                $body(simd, $($arg),+)
+            fn avx2(proof: $crate::simd::Avx2, $($arg: $type),+) -> $result {
+                $body(proof, $($arg),+)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi,avx512vbmi2")]
-            fn avx512(simd: $crate::simd::Simd, $($arg: $type),+) -> $result {
-                $body(simd, $($arg),+)
+            fn avx512(proof: $crate::simd::Avx512, $($arg: $type),+) -> $result {
+                $body(proof, $($arg),+)
             }
 
             match simd {
                 // SAFETY: an `Avx2` is made where the processor has these features, and nowhere else.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Simd::Avx2(_) => unsafe { avx2(simd, $($arg),+) },
+                $crate::simd::Simd::Avx2(proof) => unsafe { avx2(proof, $($arg),+) },
                 // SAFETY: an `Avx512` is made where the processor has these features, and nowhere else.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Simd::Avx512(_) => unsafe { avx512(simd, $($arg),+) },
-                _ => $body(simd, $($arg),+),
+                $crate::simd::Simd::Avx512(proof) => unsafe { avx512(proof, $($arg),+) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::simd::Simd::Neon(proof) => $body(proof, $($arg),+),
+                _ => $body($crate::simd::Portable, $($arg),+),
             }
         }
     };

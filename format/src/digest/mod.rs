@@ -1,9 +1,28 @@
 //! SHA-256 of bytes, as `glyd.json` keeps it: lower-case hex.
 
+#[cfg(target_arch = "aarch64")]
+mod armv8;
+mod hasher;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod rounds;
+#[cfg(target_arch = "x86_64")]
+mod sha_ni;
+mod streams;
+mod together;
+
 use std::fmt;
 use std::str::FromStr;
 
-use sha2::Digest as _;
+pub use hasher::Hasher;
+pub use together::{Stream, hash_streams};
+
+/// Bytes of a block: what SHA-256 takes at a time.
+const BLOCK_BYTES: usize = 64;
+
+type Block = [u8; BLOCK_BYTES];
+
+/// What SHA-256 keeps from block to block: eight words, named a to h.
+type State = [u32; 8];
 
 /// A SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,23 +71,6 @@ impl FromStr for Digest {
             *byte = high << 4 | low;
         }
         Ok(Digest(digest))
-    }
-}
-
-/// A digest of bytes that come in pieces.
-#[derive(Default, Clone)]
-pub struct Hasher(sha2::Sha256);
-
-impl Hasher {
-    /// Takes the next bytes.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The digest of all that was taken.
-    #[must_use]
-    pub fn finish(self) -> Digest {
-        Digest(self.0.finalize().into())
     }
 }
 
