@@ -89,6 +89,10 @@ pub(crate) struct Pack {
     /// Say what would be done, and write nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Pack a model of the Hub while it is fetched, and keep none of its weights: on disk are the output and the
+    /// shards that are being packed.
+    #[arg(long, conflicts_with_all = ["check_source", "no_download"])]
+    pub(crate) stream: bool,
     /// Hash the source's files first, where a cache names them by their hashes.
     #[arg(long)]
     pub(crate) check_source: bool,

@@ -2,12 +2,13 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use glyd_format::manifest::Source;
-use glyd_format::{Error, Invalid};
+use glyd_format::{Checkpoint, Error, Invalid};
 
-use crate::args::FromHub;
-use crate::hub::{self, Ask, Purpose, RepoId, Settings};
+use crate::args::{FromHub, Pack};
+use crate::hub::{self, Arriving, Ask, Purpose, RepoId, Settings, Streamed};
 use crate::meter::Meter;
 use crate::output::{self, Failure};
 
@@ -22,14 +23,68 @@ pub(crate) struct Model {
     pub(crate) source: Source,
 }
 
+/// A model that is open, and what brings its weights where they are yet to come.
+pub(crate) struct Opened {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) source: Source,
+    pub(crate) arriving: Option<Arc<Arriving>>,
+}
+
+/// Opens the model that is to be packed.
+pub(crate) fn open(args: &Pack, meter: &Meter) -> Result<Opened, Failure> {
+    let quiet = args.voice.quiet;
+    let Some(repo) = repo(&args.model) else {
+        if args.stream {
+            let name = args.model.display();
+            return Err(Failure::Usage(format!(
+                "--stream: `{name}` is no model of the Hub, and there already"
+            )));
+        }
+        return opened(args, find(&args.model, &args.hub, Purpose::Source, quiet)?);
+    };
+    let ask = ask(&repo, &args.hub, Purpose::Source);
+    // What packing would do is told from headers.
+    let by_headers = args.stream || args.dry_run && !args.hub.no_download;
+    let settings = Settings::from_env()?;
+    if !by_headers || hub::is_cached(&ask, &settings)? || settings.offline.is_some() && !args.stream {
+        return opened(args, find(&args.model, &args.hub, Purpose::Source, quiet)?);
+    }
+    say_taken(&repo, quiet);
+    let Streamed { checkpoint, commit, arriving } = hub::open_stream(&ask, settings, meter.stop())?;
+    let source = Source { repo: repo.name().as_bytes().to_vec(), revision: Some(commit) };
+    Ok(Opened { checkpoint, source, arriving: Some(arriving) })
+}
+
+fn opened(args: &Pack, model: Model) -> Result<Opened, Failure> {
+    if args.check_source {
+        check_source(&model, args.voice.quiet)?;
+    }
+    Ok(Opened { checkpoint: Checkpoint::open(&model.dir)?, source: model.source, arriving: None })
+}
+
+/// The model of the Hub that a name is: where nothing of that name is here.
+fn repo(name: &Path) -> Option<RepoId> {
+    match std::fs::symlink_metadata(name) {
+        Ok(_) => None,
+        Err(_) => name.to_str().and_then(RepoId::parse),
+    }
+}
+
+fn ask<'a>(repo: &'a RepoId, args: &'a FromHub, purpose: Purpose) -> Ask<'a> {
+    let revision = args.revision.as_deref().unwrap_or(REVISION);
+    Ask { repo, revision, purpose, forbidden: args.no_download.then_some("--no-download") }
+}
+
+fn say_taken(repo: &RepoId, quiet: bool) {
+    if !quiet {
+        output::say(&format!("glyd: note: no folder is named `{repo}`: it is taken as a model of the Hub"));
+    }
+}
+
 /// Finds the model `name`: a folder of that name wins, and the Hub is asked only for what its cache
 /// does not have.
 pub(crate) fn find(name: &Path, args: &FromHub, purpose: Purpose, quiet: bool) -> Result<Model, Failure> {
-    let repo = match std::fs::symlink_metadata(name) {
-        Ok(_) => None,
-        Err(_) => name.to_str().and_then(RepoId::parse),
-    };
-    let Some(repo) = repo else {
+    let Some(repo) = repo(name) else {
         check_folder(name)?;
         if args.revision.is_some() {
             let name = name.display();
@@ -37,17 +92,9 @@ pub(crate) fn find(name: &Path, args: &FromHub, purpose: Purpose, quiet: bool) -
         }
         return Ok(Model { dir: name.to_owned(), source: source(name) });
     };
-    if !quiet {
-        output::say(&format!("glyd: note: no folder is named `{repo}`: it is taken as a model of the Hub"));
-    }
-    let ask = Ask {
-        repo: &repo,
-        revision: args.revision.as_deref().unwrap_or(REVISION),
-        purpose,
-        forbidden: args.no_download.then_some("--no-download"),
-    };
+    say_taken(&repo, quiet);
     let meter = Meter::new("fetching", quiet);
-    let found = hub::find(&ask, Settings::from_env()?, meter.stop(), &meter);
+    let found = hub::find(&ask(&repo, args, purpose), Settings::from_env()?, meter.stop(), &meter);
     meter.finish();
     let found = found?;
     if !quiet {
@@ -58,7 +105,7 @@ pub(crate) fn find(name: &Path, args: &FromHub, purpose: Purpose, quiet: bool) -
 }
 
 /// Holds a model's files to the hashes that a cache names them by.
-pub(crate) fn check_source(model: &Model, quiet: bool) -> Result<(), Failure> {
+fn check_source(model: &Model, quiet: bool) -> Result<(), Failure> {
     let meter = Meter::new("checking", quiet);
     let checked = hub::check_source(&model.dir, &meter.stop(), &meter);
     meter.finish();

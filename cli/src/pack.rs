@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::Pack;
-use crate::hub::Purpose;
 use crate::meter::Meter;
 use crate::model;
 use crate::output::{self, Failure, SCHEMA, Status, bytes, count, rate};
@@ -16,22 +15,25 @@ use crate::output::{self, Failure, SCHEMA, Status, bytes, count, rate};
 const LIST_LINES: usize = 10;
 
 pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
-    let model = model::find(&args.model, &args.hub, Purpose::Source, args.voice.quiet)?;
-    if args.check_source {
-        model::check_source(&model, args.voice.quiet)?;
-    }
-    let checkpoint = Checkpoint::open(&model.dir)?;
+    let meter = Meter::new("packing", args.voice.quiet || args.dry_run);
+    let model::Opened { checkpoint, source, arriving } = model::open(args, &meter)?;
     if !args.voice.quiet {
         say_notes(&checkpoint);
     }
-    let options = options(args, model.source);
-    let meter = Meter::new("packing", args.voice.quiet || args.dry_run);
+    let options = options(args, source);
     let summary = if args.dry_run {
         glyd_packers::plan(&checkpoint, &options)
     } else {
         glyd_packers::pack(&checkpoint, &args.out, &options, &meter)
     };
     meter.finish();
+    if let Some(arriving) = arriving {
+        arriving.close();
+        // The Hub's own error says more than that of the file that did not come.
+        if let Some(error) = arriving.failure().filter(|_| summary.is_err()) {
+            return Err(error.into());
+        }
+    }
     let summary = summary?;
     if !args.voice.quiet {
         say_dropped(&summary);

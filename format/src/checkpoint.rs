@@ -5,16 +5,18 @@ mod root;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::error::{Error, Invalid, Result};
 use crate::file::read_small;
+use crate::header::Header;
 use crate::index::{INDEX_NAME, Index};
 use crate::json::{BYTE_ORDER_MARK, found, read_config};
 use crate::manifest::MANIFEST_NAME;
 use crate::plan::{Inventory, TensorInfo};
-use crate::weights::{Weights, WeightsFile};
+use crate::weights::{Arrivals, Weights, WeightsFile};
 
 pub use root::Root;
 
@@ -63,6 +65,31 @@ impl Checkpoint {
         let config = if names.contains(CONFIG_NAME) { config(&dir.join(CONFIG_NAME))? } else { Value::Null };
         let mut selection = select(dir, &names)?;
         let weights = open_weights(dir, &mut selection)?;
+        Ok(Checkpoint { dir: dir.to_owned(), config, weights, notes: selection.notes })
+    }
+
+    /// Opens the checkpoint in the folder `dir` whose weights are yet to come: `files` are their names, headers'
+    /// texts and bytes, of those that [`choose_weights`] chose.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_arriving(
+        dir: &Path,
+        files: &[(String, Vec<u8>, u64)],
+        arrivals: Arc<dyn Arrivals>,
+    ) -> Result<Checkpoint> {
+        let mut names = list(dir)?;
+        names.extend(files.iter().map(|(name, _, _)| name.clone()));
+        let config = if names.contains(CONFIG_NAME) { config(&dir.join(CONFIG_NAME))? } else { Value::Null };
+        let mut selection = select(dir, &names)?;
+        // What else is in the folder is of another use of it.
+        selection.notes.clear();
+        let weights = weights(dir, &mut selection, |name| {
+            let file = files.iter().find(|(file, _, _)| file == name);
+            let (_, text, bytes) = file.ok_or_else(|| missing_file(dir, name, 0))?;
+            Ok(WeightsFile::to_come(dir, name, Header::parse(&dir.join(name), text, *bytes)?))
+        })?;
+        let weights = weights.arriving(arrivals);
         Ok(Checkpoint { dir: dir.to_owned(), config, weights, notes: selection.notes })
     }
 
@@ -242,16 +269,28 @@ fn check_counts(dir: &Path, names: &[String]) -> Result<()> {
 }
 
 fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
+    let root = Root::new(dir)?;
+    weights(dir, selection, |name| {
+        root.check(name)?;
+        WeightsFile::open(dir, name).map(|(file, _)| file)
+    })
+}
+
+/// The weights of the chosen files, each opened by `open`.
+fn weights(
+    dir: &Path,
+    selection: &mut Selection,
+    open: impl Fn(&str) -> Result<WeightsFile>,
+) -> Result<Weights> {
     let mut errors = Vec::new();
     let mut files = Vec::new();
-    let root = Root::new(dir)?;
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for file in selection.index.iter().flat_map(HashMap::values) {
         *counts.entry(file).or_default() += 1;
     }
     for name in &selection.names {
-        match root.check(name).and_then(|()| WeightsFile::open(dir, name)) {
-            Ok((file, _)) => files.push(file),
+        match open(name) {
+            Ok(file) => files.push(file),
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 let tensors = counts.get(name.as_str()).copied().unwrap_or_default();
                 errors.push(missing_file(dir, name, tensors).into());

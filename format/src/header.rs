@@ -17,7 +17,7 @@ use crate::json::{BYTE_ORDER_MARK, Members, reason};
 /// Bytes of the longest header that is read: the limit of the safetensors library.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes of the header's length, at the start of the file.
-const LENGTH_BYTES: u64 = 8;
+pub const LENGTH_BYTES: u64 = 8;
 /// Headers are padded with spaces to a multiple of this.
 const ALIGNMENT: usize = 8;
 const METADATA_KEY: &str = "__metadata__";
@@ -98,16 +98,27 @@ impl Header {
         }
         let mut text = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
         file.read_at(&mut text, LENGTH_BYTES)?;
-        let data_offset = LENGTH_BYTES + length;
-        let header = parse(&text, data_offset, found - data_offset).map_err(|problems| {
+        Ok((Header::parse(path, &text, found)?, text))
+    }
+
+    /// The header with this text, of a file of so many bytes; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// All that is wrong with the header.
+    pub fn parse(path: &Path, text: &[u8], file_bytes: u64) -> Result<Header> {
+        let data_offset = LENGTH_BYTES + text.len() as u64;
+        let Some(data_bytes) = file_bytes.checked_sub(data_offset) else {
+            let expected = format!("a file of at least {data_offset} bytes");
+            return Err(invalid(path, expected, format!("{file_bytes} bytes"), INCOMPLETE));
+        };
+        parse(text, data_offset, data_bytes).map_err(|problems| {
             let errors = problems.into_iter().map(|problem| Invalid {
                 file: Some(path.to_owned()),
                 hint: problem.hint.or_else(|| Some(WRONG.to_owned())),
                 ..problem
             });
             Error::several(errors.map(Error::from).collect())
-        })?;
-        Ok((header, text))
+        })
     }
 
     /// The header of a file that holds these tensors (name, dtype, shape), in the order in which

@@ -102,6 +102,17 @@ impl Output {
         Ok(OutputFile { file, path })
     }
 
+    /// Opens a file that was written, to read it.
+    pub(crate) fn open(&self, name: &Path) -> Result<File> {
+        let path = self.staging().join(name);
+        File::open(&path).map_err(written("open", &path))
+    }
+
+    /// Removes a file that was written and is not of the checkpoint.
+    pub(crate) fn remove(&self, name: &Path) -> Result<()> {
+        remove(&self.staging().join(name))
+    }
+
     /// Writes a small file of the checkpoint.
     pub(crate) fn write(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.file(name, bytes.len() as u64)?;

@@ -19,6 +19,7 @@ use crate::matrix::Matrix;
 use crate::measure::{Measured, measure};
 use crate::pack::Options;
 use crate::save::Output;
+use crate::stream::{Spool, Uses};
 use crate::write::{Entry, ShardFile, Sources, write_shard};
 
 /// A matrix that packed would be larger than its weights by more than this part is saved as it is.
@@ -46,11 +47,14 @@ pub(crate) struct Job<'a> {
     pub(crate) progress: &'a dyn Progress,
 }
 
-/// A shard while its entries gather: names, dtypes and shapes in the order of puts.
+/// A tensor as it is saved: its name, dtype and shape.
+type SavedTensor = (String, Dtype, Vec<u64>);
+
+/// A shard while its entries gather, in the order of puts.
 #[derive(Default)]
 struct Shard {
     entries: Vec<Entry>,
-    tensors: Vec<(String, Dtype, Vec<u64>)>,
+    tensors: Vec<SavedTensor>,
     bytes: u64,
 }
 
@@ -68,16 +72,32 @@ impl Job<'_> {
             digests: BTreeMap::new(),
             packs: BTreeMap::new(),
             packed_bytes: 0,
+            spool: self.checkpoint.weights().arrivals().map(|_| Spool::default()),
         };
+        let weights = self.checkpoint.weights();
+        let uses = weights.arrivals().map(|arrivals| {
+            let uses = Uses::of(plan, weights);
+            let files = uses.order().into_iter().map(|file| weights.files()[file].name.as_str());
+            arrivals.order(&files.collect::<Vec<_>>());
+            uses
+        });
         let mut next = 0;
         while next < plan.puts.len() {
-            let end = self.batch_end(plan, next);
+            let mut end = self.batch_end(plan, next, uses.as_ref());
             let mut grew = writer.measure(next..end, known)?;
             if !grew.is_empty() {
                 // All else that would grow is found at once: what is written now is written again.
-                grew.extend(writer.measure(end..plan.puts.len(), known)?);
+                while next < plan.puts.len() {
+                    self.release(uses.as_ref(), next..end);
+                    (next, end) = (end, self.batch_end(plan, end, uses.as_ref()));
+                    grew.extend(writer.measure(next..end, known)?);
+                }
                 known.extend(writer.take_measured());
                 return Ok(Written::Grew(grew));
+            }
+            if uses.is_some() {
+                writer.pack_ahead(next..end)?;
+                self.release(uses.as_ref(), next..end);
             }
             for put in next..end {
                 writer.put(put)?;
@@ -87,10 +107,18 @@ impl Job<'_> {
         writer.finish().map(Written::Saved)
     }
 
-    /// The puts that are measured together: about a shard's.
-    fn batch_end(&self, plan: &Plan, start: usize) -> usize {
+    /// Lets files go that no put needs from `puts` on.
+    fn release(&self, uses: Option<&Uses>, puts: std::ops::Range<usize>) {
+        let done = uses.into_iter().flat_map(|uses| uses.done(puts.start, puts.end));
+        done.for_each(|file| self.checkpoint.weights().release(file));
+    }
+
+    /// The puts that are measured together: about a shard's; of files that are yet to arrive, those that
+    /// need no more of them than the first.
+    fn batch_end(&self, plan: &Plan, start: usize, uses: Option<&Uses>) -> usize {
         let mut bytes = 0_u64;
-        let rest = plan.puts[start..].iter();
+        let end = uses.map_or(plan.puts.len(), |uses| uses.end(start));
+        let rest = plan.puts[start..end].iter();
         let fit = rest.take_while(|put| {
             let fits = bytes < self.shard_bytes();
             bytes = bytes.saturating_add(put_bytes(put));
@@ -130,6 +158,8 @@ struct Writer<'a> {
     digests: BTreeMap<usize, Digest>,
     packs: BTreeMap<usize, PackEntry>,
     packed_bytes: u64,
+    /// What is packed ahead, where the source's files arrive meanwhile.
+    spool: Option<Spool>,
 }
 
 impl Writer<'_> {
@@ -176,30 +206,67 @@ impl Writer<'_> {
 
     /// Puts what a put saves into the shard, which is written once it is full.
     fn put(&mut self, put: usize) -> Result<()> {
-        match &self.plan.puts[put] {
-            Put::Plain(plain) => {
-                let entry = Entry { put, buffer: None };
-                self.add(entry, plain.name.clone(), plain.dtype, plain.shape.clone())
+        if let Put::Pack(pack) = &self.plan.puts[put] {
+            self.packs.insert(put, pack_entry(pack, &self.measured[&put]));
+        }
+        for (entry, (name, dtype, shape)) in self.entries(put)? {
+            if entry.buffer.is_some() {
+                self.packed_bytes += tensor_bytes(dtype, &shape).unwrap_or(0);
             }
-            Put::Pack(pack) => {
-                let matrix = matrix(pack)?;
-                let measured = &self.measured[&put];
-                let layout = self.job.options.layout;
-                self.packs.insert(put, pack_entry(pack, measured));
-                let name = pack.name();
-                let buffers = Buffer::ALL.map(|buffer| {
-                    let bytes = measured.buffer_bytes(&matrix, buffer);
-                    let dtype = layout.dtype(buffer);
-                    let length = bytes / (dtype.bitsize() as u64 / 8);
-                    (buffer, buffer_name(&name, pack.experts.is_some(), layout, buffer), dtype, length, bytes)
-                });
-                for (buffer, name, dtype, length, bytes) in buffers {
-                    self.packed_bytes += bytes;
-                    self.add(Entry { put, buffer: Some(buffer) }, name, dtype, vec![length])?;
-                }
-                Ok(())
+            self.add(entry, name, dtype, shape)?;
+        }
+        Ok(())
+    }
+
+    /// The tensors that a put saves.
+    fn entries(&self, put: usize) -> Result<Vec<(Entry, SavedTensor)>> {
+        let pack = match &self.plan.puts[put] {
+            Put::Plain(plain) => {
+                let tensor = (plain.name.clone(), plain.dtype, plain.shape.clone());
+                return Ok(vec![(Entry { put, buffer: None }, tensor)]);
+            }
+            Put::Pack(pack) => pack,
+        };
+        let matrix = matrix(pack)?;
+        let measured = &self.measured[&put];
+        let layout = self.job.options.layout;
+        let name = pack.name();
+        let entry = |buffer| {
+            let dtype = layout.dtype(buffer);
+            let length = measured.buffer_bytes(&matrix, buffer) / (dtype.bitsize() as u64 / 8);
+            let name = buffer_name(&name, pack.experts.is_some(), layout, buffer);
+            (Entry { put, buffer: Some(buffer) }, (name, dtype, vec![length]))
+        };
+        Ok(Buffer::ALL.map(entry).into())
+    }
+
+    /// Packs puts into a part of their own, ahead of the shards they go into.
+    fn pack_ahead(&mut self, puts: std::ops::Range<usize>) -> Result<()> {
+        let mut shard = Shard::default();
+        for put in puts {
+            for (entry, tensor) in self.entries(put)? {
+                shard.entries.push(entry);
+                shard.tensors.push(tensor);
             }
         }
+        let (header, entries) = arrange(shard, self.job.checkpoint)?;
+        let Some(spool) = &mut self.spool else { return Ok(()) };
+        let name = spool.next_name();
+        spool.add(&header, &entries);
+        let bytes = header.data_offset + header.data_bytes();
+        self.check_space(bytes)?;
+        let file = self.job.output.file(&name, bytes)?;
+        self.write_entries(&ShardFile { file: &file, header: &header, entries: &entries })
+    }
+
+    fn write_entries(&mut self, written: &ShardFile<'_>) -> Result<()> {
+        let sources = Sources {
+            weights: self.job.checkpoint.weights(),
+            puts: &self.plan.puts,
+            measured: &self.measured,
+        };
+        self.digests.extend(write_shard(self.job.pool, &sources, written, self.job.progress)?);
+        Ok(())
     }
 
     fn add(&mut self, entry: Entry, name: String, dtype: Dtype, shape: Vec<u64>) -> Result<()> {
@@ -216,27 +283,30 @@ impl Writer<'_> {
     /// Writes the shard under a temporary name: how many there will be is not known yet.
     fn write_shard(&mut self) -> Result<()> {
         let shard = std::mem::take(&mut self.shard);
-        let names: Vec<String> = shard.tensors.iter().map(|(name, _, _)| name.clone()).collect();
-        let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(self.job.checkpoint))?;
-        let places: BTreeMap<&str, usize> =
-            header.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
-        let entries: Vec<(Entry, usize)> =
-            shard.entries.iter().zip(&names).map(|(entry, name)| (*entry, places[name.as_str()])).collect();
+        let last = shard.entries.last().copied();
+        let (header, entries) = arrange(shard, self.job.checkpoint)?;
         let bytes = header.data_offset + header.data_bytes();
-        self.check_space(bytes)?;
         let name = format!("{:05}.part", self.shards.len());
-        let file = self.job.output.file(Path::new(&name), bytes)?;
-        file.write_at(&header.to_bytes(), 0)?;
-        let sources = Sources {
-            weights: self.job.checkpoint.weights(),
-            puts: &self.plan.puts,
-            measured: &self.measured,
-        };
-        let written = ShardFile { file: &file, header: &header, entries: &entries };
-        self.digests.extend(write_shard(self.job.pool, &sources, &written, self.job.progress)?);
-        file.finish()?;
+        if let Some(mut spool) = self.spool.take() {
+            // No space is set aside: each part that is moved gives some.
+            let file = self.job.output.file(Path::new(&name), 0)?;
+            file.write_at(&header.to_bytes(), 0)?;
+            for &(entry, at) in &entries {
+                let tensor = &header.tensors[at];
+                let to = (&file, header.data_offset + tensor.begin);
+                spool.move_to(self.job.output, entry, tensor, to, &|| self.job.progress.stopped())?;
+            }
+            file.finish()?;
+            self.spool = Some(spool);
+        } else {
+            self.check_space(bytes)?;
+            let file = self.job.output.file(Path::new(&name), bytes)?;
+            file.write_at(&header.to_bytes(), 0)?;
+            self.write_entries(&ShardFile { file: &file, header: &header, entries: &entries })?;
+            file.finish()?;
+        }
         self.shards.push((name, bytes));
-        if let Some(last) = shard.entries.last() {
+        if let Some(last) = last {
             // What was measured ahead is kept, and a pack whose other buffers go into the next shard.
             let goes_on = !matches!(last.buffer, None | Some(Buffer::Base));
             self.measured.retain(|&put, _| put > last.put || put == last.put && goes_on);
@@ -310,6 +380,17 @@ impl Writer<'_> {
             tensors: Some(tensors),
         }
     }
+}
+
+/// The header of a shard, and its entries with the number of each one's tensor in it.
+fn arrange(shard: Shard, checkpoint: &Checkpoint) -> Result<(Header, Vec<(Entry, usize)>)> {
+    let names: Vec<String> = shard.tensors.iter().map(|(name, _, _)| name.clone()).collect();
+    let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(checkpoint))?;
+    let places: BTreeMap<&str, usize> =
+        header.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
+    let entries = shard.entries.iter().zip(&names).map(|(entry, name)| (*entry, places[name.as_str()]));
+    let entries = entries.collect();
+    Ok((header, entries))
 }
 
 fn pack_entry(pack: &Pack, measured: &Measured) -> PackEntry {

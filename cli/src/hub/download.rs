@@ -38,6 +38,15 @@ pub(crate) struct Found {
     pub(crate) notes: Vec<String>,
 }
 
+/// Whether the cache has all files that are wanted.
+///
+/// # Errors
+/// Where it has them and they cannot be what they are wanted for.
+pub(crate) fn is_cached(ask: &Ask<'_>, settings: &Settings) -> Result<bool> {
+    repo::check_revision(ask.revision)?;
+    Ok(in_cache(ask, &Cache::new(&settings.cache, ask.repo))?.is_some())
+}
+
 /// Finds a repository's files; `progress` is told of what is fetched.
 ///
 /// # Errors

@@ -4,7 +4,8 @@
 //! From the outside in: `settings` is what the environment says, `client` makes requests (`retry` says
 //! when again, `refusal` what a bad answer means), `repo` asks what a repository holds, `cache` is the
 //! folder on disk, `fetch` brings one file there and `download` all that are
-//! wanted; `publish` makes a commit of a folder, and `upload` stores its large files.
+//! wanted; `stream` brings shards while they are packed,
+//! by the `headers` that it asks for first; `publish` makes a commit of a folder, and `upload` stores its large files.
 //!
 //! Everything that comes from the network is held to what it must be before it is used: names stay
 //! inside the cache, sizes are those that were announced, contents have their hashes.
@@ -16,6 +17,7 @@ mod download;
 mod error;
 mod fetch;
 mod hash;
+mod headers;
 mod proxy;
 mod publish;
 mod refusal;
@@ -23,14 +25,16 @@ mod repo;
 mod retry;
 mod select;
 mod settings;
+mod stream;
 mod upload;
 mod url;
 
 pub(crate) use check::check_source;
 pub(crate) use client::Stop;
-pub(crate) use download::{Ask, find};
+pub(crate) use download::{Ask, find, is_cached};
 pub(crate) use error::{HubError, Result};
 pub(crate) use publish::{Published, Target, publish};
 pub(crate) use repo::RepoId;
 pub(crate) use select::Purpose;
 pub(crate) use settings::Settings;
+pub(crate) use stream::{Arriving, Streamed, open as open_stream};

@@ -6,4 +6,5 @@ mod fetching;
 mod network;
 mod publishing;
 mod secure;
+mod streaming;
 mod util;
