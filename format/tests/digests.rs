@@ -74,6 +74,16 @@ fn streams_of_every_length_go_together() {
 }
 
 #[test]
+fn any_number_of_streams_go_together() {
+    for count in lengths().filter(|count| (count + 2) % 64 < 5) {
+        for streams in 6..=20 {
+            let stream = |seed| vec![painted(seed, seed), painted(count + 64 * (seed % 3), seed)];
+            check_together(&(0..streams).map(stream).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
 fn streams_go_together_wherever_they_were_split() {
     let edges = || [0, 1, 8, 55, 56, 63, 64, 65, 127, 128, 129];
     for (a, b, c) in edges()
@@ -91,7 +101,7 @@ fn streams_go_together_wherever_they_were_split() {
 proptest! {
     #[test]
     fn streams_are_independent(
-        lengths in prop::collection::vec(prop::collection::vec(prop_oneof![0..200_usize, 0..20_000_usize], 0..6), 1..=5),
+        lengths in prop::collection::vec(prop::collection::vec(prop_oneof![0..200_usize, 0..20_000_usize], 0..6), 1..=20),
         seed in 0..251_usize,
     ) {
         let pieces = |(stream, lengths): (usize, &Vec<usize>)| -> Pieces {

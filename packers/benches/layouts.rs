@@ -1,8 +1,10 @@
-//! The hot loops, a thread: `cargo bench -p glyd-packers`. Read the rates against `sha256`'s, in the same
-//! run: machines are noisy, and hashing is what cannot be spared.
+//! The hot loops, a thread: `cargo bench -p glyd-packers`. Times are the processor's, which other work
+//! disturbs least. Read the rates against `sha256`'s, in the same run: hashing is what cannot be spared.
 
 use std::hint::black_box;
+use std::time::Duration;
 
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use glyd_fixtures::weights::trained_like;
 use glyd_format::simd::Simd;
@@ -11,11 +13,46 @@ use glyd_format::{Digest, Layout};
 use glyd_packers::count::{Counts, Lines};
 use glyd_packers::encode::{Encoded, Encoder};
 use glyd_packers::histogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
 
 const COLUMNS: usize = 4096;
 const STRIPS: usize = 8;
 
-fn loops(criterion: &mut Criterion) {
+/// The time that the thread ran.
+struct CpuTime;
+
+impl Measurement for CpuTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("below a second"))
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        self.start() - start
+    }
+
+    fn add(&self, a: &Duration, b: &Duration) -> Duration {
+        *a + *b
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        value.as_secs_f64() * 1e9
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        static WALL: WallTime = WallTime;
+        WALL.formatter()
+    }
+}
+
+fn loops(criterion: &mut Criterion<CpuTime>) {
     let weights = trained_like(STRIPS * STEP_ROWS * COLUMNS, 1);
     let mut group = criterion.benchmark_group("loops");
     group.throughput(Throughput::Bytes(2 * weights.len() as u64));
@@ -39,7 +76,9 @@ fn loops(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(format!("count {layout}"), name), |bencher| {
                 let mut counts = Counts::new(lines, *encoder.coding());
                 bencher.iter(|| {
-                    counts.add_by(simd, black_box(&weights), |steps| assert!(!black_box(steps).is_empty()))
+                    counts.add_by(simd, black_box(&weights), |steps| {
+                        assert!(!black_box(steps).is_empty());
+                    })
                 });
             });
             let (mut encoded, strip_steps) = (Encoded::default(), COLUMNS / STEP_COLUMNS);
@@ -79,5 +118,9 @@ fn loops(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, loops);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(CpuTime);
+    targets = loops
+}
 criterion_main!(benches);

@@ -41,6 +41,12 @@ impl Counts {
         Counts { histogram: Histogram::default(), steps: counted.then(|| StepCounts::new(lines, coding)) }
     }
 
+    /// Bytes of the counts of a line's places.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let reached = self.steps.iter().flat_map(|steps| &steps.reached);
+        reached.map(|counts| counts.len() as u64).sum()
+    }
+
     /// How often each exponent occurred.
     #[must_use]
     pub(crate) fn into_histogram(self) -> Histogram {

@@ -5,17 +5,14 @@ use glyd_format::Coding;
 use glyd_format::Layout;
 use glyd_format::for_each_simd;
 use glyd_format::layout::{mma, mma12};
-use glyd_format::simd::{Kernels, Simd};
+use glyd_format::simd::{Kernels, Simd, VECTOR, WINDOW};
 use glyd_format::step::exponent;
 
 /// Exponents of a bf16 weight.
 const EXPONENTS: usize = 256;
 
-/// Exponents that are counted by comparison; a trained tensor has few others.
-const WINDOW: u8 = 16;
-/// Exponents that are counted together: no more than 255 to each of a vector's bytes.
+/// Exponents that are counted by comparison, where all but a few are of one window.
 const BLOCK: usize = 4096;
-const VECTOR: usize = 64;
 
 /// Counts of the 256 exponents.
 #[derive(Debug, Clone)]
@@ -58,7 +55,7 @@ impl Histogram {
     }
 
     fn best_window(&self) -> u8 {
-        let counts = self.counts.windows(usize::from(WINDOW)).map(|window| window.iter().sum::<u64>());
+        let counts = self.counts.windows(WINDOW).map(|window| window.iter().sum::<u64>());
         let best = (0..=u8::MAX).zip(counts).max_by_key(|&(_, count)| count);
         best.map_or(0, |(first, _)| first)
     }
@@ -146,24 +143,9 @@ for_each_simd! {
 }
 
 #[inline(always)]
-fn add_window<K: Kernels>(_: K, counts: &mut [u64; EXPONENTS], block: &[u8], first: u8) -> bool {
+fn add_window<K: Kernels>(kernels: K, counts: &mut [u64; EXPONENTS], block: &[u8], first: u8) -> bool {
     let (vectors, rest) = block.as_chunks::<VECTOR>();
-    let own: [u8; WINDOW as usize] = std::array::from_fn(|at| first + at.to_le_bytes()[0]);
-    let mut inside = [0_u64; WINDOW as usize];
-    // Four at a time: as many counters as stay in registers.
-    for (own, inside) in own.as_chunks::<4>().0.iter().zip(inside.as_chunks_mut::<4>().0) {
-        let mut counters = [[0_u8; VECTOR]; 4];
-        for vector in vectors {
-            for (counter, own) in counters.iter_mut().zip(own) {
-                for (counter, exponent) in counter.iter_mut().zip(vector) {
-                    *counter += u8::from(exponent == own);
-                }
-            }
-        }
-        for (count, counter) in inside.iter_mut().zip(&counters) {
-            *count = counter.iter().map(|&count| u64::from(count)).sum();
-        }
-    }
+    let inside = kernels.count_window(vectors, first);
     let outside = (VECTOR * vectors.len()) as u64 - inside.iter().sum::<u64>();
     if outside > (block.len() / VECTOR) as u64 {
         return false;
@@ -171,7 +153,7 @@ fn add_window<K: Kernels>(_: K, counts: &mut [u64; EXPONENTS], block: &[u8], fir
     for (at, count) in inside.into_iter().enumerate() {
         counts[usize::from(first) + at] += count;
     }
-    let is_outside = |&exponent: &u8| exponent.wrapping_sub(first) >= WINDOW;
+    let is_outside = |&exponent: &u8| usize::from(exponent.wrapping_sub(first)) >= WINDOW;
     if outside > 0 {
         for vector in vectors {
             let marks: [u8; VECTOR] = vector.map(|exponent| u8::from(is_outside(&exponent)));

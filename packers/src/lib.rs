@@ -17,7 +17,6 @@ pub mod mma12;
 mod pack;
 mod save;
 mod shards;
-mod stream;
 mod summary;
 mod values;
 mod workers;

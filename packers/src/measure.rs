@@ -2,9 +2,11 @@
 //! will be, so that every byte's place in the files is known before any is written.
 
 use glyd_format::digest::Stream;
+use glyd_format::header::tensor_bytes;
+use glyd_format::plan::Plain;
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 use glyd_format::weights::Weights;
-use glyd_format::{Buffer, Coding, Digest, Layout, Progress};
+use glyd_format::{Buffer, Coding, Digest, Dtype, Layout, Progress};
 use rayon::ThreadPool;
 
 use crate::count::Counts;
@@ -14,10 +16,11 @@ use crate::histogram::Histogram;
 use crate::matrix::{Matrix, Member, Tile};
 use crate::values::Values;
 use crate::workers;
+use crate::write::piece_elements;
 
-/// Weights that are read at a time: those of the tensors that a thread reads side by side stay in its
-/// own cache.
-const PIECE_WEIGHTS: usize = 1 << 16;
+/// Bytes of a tensor that are read at a time: those of the tensors that a thread reads side by side stay
+/// in its own cache.
+const PIECE_BYTES: u64 = 1 << 16;
 /// Samples of a matrix that its coding is guessed from, and the weights of each.
 const SAMPLES: u64 = 8;
 const SAMPLE_WEIGHTS: u64 = 1 << 14;
@@ -49,6 +52,13 @@ impl Measured {
     }
 }
 
+/// What is measured of the puts of a plan.
+pub(crate) struct Puts<'a, 'b> {
+    pub(crate) matrices: &'b [&'b Matrix<'a>],
+    /// Tensors that are saved as they are: hashed beside the others.
+    pub(crate) plain: &'b [&'a Plain],
+}
+
 /// What a tensor's weights say.
 struct Count {
     digest: Digest,
@@ -58,14 +68,16 @@ struct Count {
     units: Vec<u64>,
 }
 
-/// Measures matrices: each tensor is read once, the largest first.
-pub(crate) fn measure(
+/// Measures puts: each tensor is read once, the largest first. Returns what is known of each matrix, and the
+/// sha256 of each plain tensor.
+pub(crate) fn measure<'a>(
     pool: &ThreadPool,
-    weights: &Weights,
-    matrices: &[&Matrix<'_>],
+    weights: &'a Weights,
+    puts: &Puts<'a, '_>,
     layout: Layout,
     progress: &dyn Progress,
-) -> Result<Vec<Measured>> {
+) -> Result<(Vec<Measured>, Vec<Digest>)> {
+    let Puts { matrices, plain } = *puts;
     let guesses = workers::run(
         pool,
         matrices,
@@ -73,46 +85,83 @@ pub(crate) fn measure(
         |values, matrix| guess(values, matrix, layout),
     )?;
 
-    let mut tasks: Vec<(usize, usize)> = Vec::new();
-    for (number, matrix) in matrices.iter().enumerate() {
-        tasks.extend((0..matrix.members.len()).map(|member| (number, member)));
+    let mut tasks: Vec<Task> = (0..plain.len()).map(|number| Task::Plain { number }).collect();
+    for (matrix, own) in matrices.iter().enumerate() {
+        tasks.extend((0..own.members.len()).map(|member| Task::Member { matrix, member }));
     }
-    tasks.sort_by_key(|&(number, member)| std::cmp::Reverse(matrices[number].members[member].weights()));
-    let counts = workers::hash(
-        pool,
-        &tasks,
-        |&(number, member)| {
-            Reading::new(weights, &matrices[number].members[member], guesses[number], progress)
-        },
-        |reading, digest| reading.finish(digest),
-    )?;
+    tasks.sort_by_key(|&task| std::cmp::Reverse(puts.bytes(task)));
+    let begin = |task: &Task| match *task {
+        Task::Plain { number } => Reading::Plain(Hashing::new(weights, plain[number], progress)),
+        Task::Member { matrix, member } => {
+            let member = &matrices[matrix].members[member];
+            Reading::Member(Box::new(Counting::new(weights, member, guesses[matrix], progress)))
+        }
+    };
+    let counts = workers::hash(pool, &tasks, begin, Reading::finish)?;
 
+    let mut digests = vec![None; plain.len()];
     let mut gathered: Vec<Vec<(usize, Count)>> = matrices.iter().map(|_| Vec::new()).collect();
-    for (&(number, member), count) in tasks.iter().zip(counts) {
-        gathered[number].push((member, count));
+    for (&task, count) in tasks.iter().zip(counts) {
+        match task {
+            Task::Plain { number } => digests[number] = Some(count.digest),
+            Task::Member { matrix, member } => gathered[matrix].push((member, count)),
+        }
     }
-    let mut measured = Vec::with_capacity(matrices.len());
-    for ((matrix, guess), mut counts) in matrices.iter().zip(&guesses).zip(gathered) {
+    let measured = matrices.iter().zip(&guesses).zip(gathered).map(|((matrix, guess), mut counts)| {
         counts.sort_by_key(|(member, _)| *member);
-        let mut histogram = Histogram::default();
-        counts.iter().for_each(|(_, count)| histogram.merge(&count.histogram));
-        let coding = histogram.coding(layout);
-        let digests = counts.iter().map(|(_, count)| count.digest).collect();
-        let counted = counts.iter().all(|(_, count)| !count.units.is_empty());
-        let units = if counted && histogram.same_lists(guess, &coding) {
-            counts.into_iter().flat_map(|(_, count)| count.units).collect()
-        } else {
-            // The sample misled, or lines are too long: the strips are encoded to see.
-            strip_units(pool, weights, matrix, coding, progress)?
-        };
-        let mut starts = vec![layout.list_head_units()];
-        starts.extend(units.into_iter().scan(layout.list_head_units(), |end, units| {
-            *end += units;
-            Some(*end)
-        }));
-        measured.push(Measured { coding, digests, starts });
+        let counts = counts.into_iter().map(|(_, count)| count).collect();
+        conclude(pool, weights, matrix, guess, counts, progress)
+    });
+    Ok((measured.collect::<Result<_>>()?, digests.into_iter().flatten().collect()))
+}
+
+/// A tensor that is read: of those saved as they are, or a matrix's.
+#[derive(Clone, Copy)]
+enum Task {
+    Plain { number: usize },
+    Member { matrix: usize, member: usize },
+}
+
+impl Puts<'_, '_> {
+    fn bytes(&self, task: Task) -> u64 {
+        match task {
+            Task::Plain { number } => {
+                tensor_bytes(self.plain[number].dtype, &self.plain[number].shape).unwrap_or(u64::MAX)
+            }
+            Task::Member { matrix, member } => {
+                self.matrices[matrix].members[member].weights() * WEIGHT_BYTES as u64
+            }
+        }
     }
-    Ok(measured)
+}
+
+/// What a matrix's tensors say of it.
+fn conclude(
+    pool: &ThreadPool,
+    weights: &Weights,
+    matrix: &Matrix<'_>,
+    guess: &Coding,
+    counts: Vec<Count>,
+    progress: &dyn Progress,
+) -> Result<Measured> {
+    let layout = guess.layout();
+    let mut histogram = Histogram::default();
+    counts.iter().for_each(|count| histogram.merge(&count.histogram));
+    let coding = histogram.coding(layout);
+    let digests = counts.iter().map(|count| count.digest).collect();
+    let counted = counts.iter().all(|count| !count.units.is_empty());
+    let units = if counted && histogram.same_lists(guess, &coding) {
+        counts.into_iter().flat_map(|count| count.units).collect()
+    } else {
+        // The sample misled, or lines are too long: the strips are encoded to see.
+        strip_units(pool, weights, matrix, coding, progress)?
+    };
+    let mut starts = vec![layout.list_head_units()];
+    starts.extend(units.into_iter().scan(layout.list_head_units(), |end, units| {
+        *end += units;
+        Some(*end)
+    }));
+    Ok(Measured { coding, digests, starts })
 }
 
 /// The coding that a sample of the matrix suggests.
@@ -134,8 +183,86 @@ fn guess<'a>(values: &mut Values<'a>, matrix: &Matrix<'a>, layout: Layout) -> Re
     Ok(histogram.coding(layout))
 }
 
-/// A tensor while it is read once, as it is held: hashed, and counted.
-struct Reading<'a> {
+/// A tensor while it is read.
+enum Reading<'a> {
+    Plain(Hashing<'a>),
+    Member(Box<Counting<'a>>),
+}
+
+impl Reading<'_> {
+    fn finish(self, digest: Digest) -> Count {
+        match self {
+            Reading::Plain(_) => Count { digest, histogram: Histogram::default(), units: Vec::new() },
+            Reading::Member(counting) => {
+                Count { digest, histogram: counting.counts.into_histogram(), units: counting.units }
+            }
+        }
+    }
+}
+
+impl Stream for Reading<'_> {
+    type Error = Error;
+
+    fn next(&mut self) -> Result<Option<&[u8]>> {
+        match self {
+            Reading::Plain(hashing) => hashing.next(),
+            Reading::Member(counting) => counting.next(),
+        }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        match self {
+            Reading::Plain(hashing) => hashing.held_bytes(),
+            Reading::Member(counting) => counting.held_bytes(),
+        }
+    }
+}
+
+/// A plain tensor while it is hashed, as it will be saved.
+struct Hashing<'a> {
+    values: Values<'a>,
+    plain: &'a Plain,
+    progress: &'a dyn Progress,
+    piece: Vec<u8>,
+    /// Elements that were read.
+    read: u64,
+}
+
+impl<'a> Hashing<'a> {
+    fn new(weights: &'a Weights, plain: &'a Plain, progress: &'a dyn Progress) -> Self {
+        Hashing { values: Values::new(weights), plain, progress, piece: Vec::new(), read: 0 }
+    }
+}
+
+impl Stream for Hashing<'_> {
+    type Error = Error;
+
+    fn next(&mut self) -> Result<Option<&[u8]>> {
+        if self.progress.stopped() {
+            return Err(Error::Interrupted);
+        }
+        let some = piece_elements(self.plain, PIECE_BYTES);
+        let here = some.min(self.plain.value.elements() - self.read);
+        if here == 0 {
+            return Ok(None);
+        }
+        let bytes = here * self.plain.dtype.bitsize() as u64 / 8;
+        self.piece.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+        self.values.read(&self.plain.value, self.plain.dtype, self.read, &mut self.piece)?;
+        self.read += here;
+        // The half of the work that is not to copy it.
+        self.progress.advance(bytes / 2);
+        Ok(Some(&self.piece))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let elements = piece_elements(self.plain, PIECE_BYTES);
+        PIECE_BYTES + Values::held_bytes(&self.plain.value, self.plain.dtype, elements)
+    }
+}
+
+/// A matrix's tensor while it is read, as it is held: hashed, and counted.
+struct Counting<'a> {
     values: Values<'a>,
     member: &'a Member<'a>,
     progress: &'a dyn Progress,
@@ -149,9 +276,9 @@ struct Reading<'a> {
     read: u64,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> Counting<'a> {
     fn new(weights: &'a Weights, member: &'a Member<'a>, guess: Coding, progress: &'a dyn Progress) -> Self {
-        Reading {
+        Counting {
             values: Values::new(weights),
             member,
             progress,
@@ -162,21 +289,17 @@ impl<'a> Reading<'a> {
             read: 0,
         }
     }
-
-    fn finish(self, digest: Digest) -> Count {
-        Count { digest, histogram: self.counts.into_histogram(), units: self.units }
-    }
 }
 
-impl Stream for Reading<'_> {
+impl Stream for Counting<'_> {
     type Error = Error;
 
     fn next(&mut self) -> Result<Option<&[u8]>> {
         if self.progress.stopped() {
             return Err(Error::Interrupted);
         }
-        let left = usize::try_from(self.member.weights() - self.read).unwrap_or(usize::MAX);
-        let here = left.min(PIECE_WEIGHTS);
+        let left = self.member.weights() - self.read;
+        let here = usize::try_from(left.min(PIECE_BYTES / WEIGHT_BYTES as u64)).unwrap_or(usize::MAX);
         if here == 0 {
             return Ok(None);
         }
@@ -195,6 +318,12 @@ impl Stream for Reading<'_> {
         // Half of the work on what is packed: the other half is to pack it.
         self.progress.advance((here * WEIGHT_BYTES) as u64 / 2);
         Ok(Some(bytemuck::cast_slice(&self.piece)))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let weights = PIECE_BYTES / WEIGHT_BYTES as u64;
+        let values = Values::held_bytes(&self.member.part.value, Dtype::BF16, weights);
+        PIECE_BYTES + self.counts.held_bytes() + values
     }
 }
 

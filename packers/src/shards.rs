@@ -1,26 +1,25 @@
 //! What is planned written shard by shard: measured a shard ahead, so that it is known where each one
 //! ends, and in the end the index and the manifest.
 
+mod ahead;
+mod finish;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use glyd_format::header::{Header, tensor_bytes};
-use glyd_format::index::{INDEX_NAME, Index};
-use glyd_format::manifest::{
-    ExpertsEntry, Format, MANIFEST_NAME, Manifest, PackEntry, PackedTensor, WRITER_VERSION, buffer_name,
-};
-use glyd_format::packed::SINGLE_NAME;
+use glyd_format::manifest::{ExpertsEntry, Format, PackEntry, PackedTensor, buffer_name};
 use glyd_format::plan::{Pack, Plan, Put};
 use glyd_format::{Buffer, Checkpoint, Digest, Dtype, Layout, Progress};
 use rayon::ThreadPool;
 
 use crate::error::{Error, Result};
 use crate::matrix::Matrix;
-use crate::measure::{Measured, measure};
+use crate::measure::{Measured, Puts, measure};
 use crate::pack::Options;
 use crate::save::Output;
-use crate::stream::{Spool, Uses};
 use crate::write::{Entry, ShardFile, Sources, write_shard};
+use ahead::{Spool, Uses};
 
 /// A matrix that packed would be larger than its weights by more than this part is saved as it is.
 const GROWTH_MAX: u64 = 100;
@@ -75,12 +74,7 @@ impl Job<'_> {
             spool: self.checkpoint.weights().arrivals().map(|_| Spool::default()),
         };
         let weights = self.checkpoint.weights();
-        let uses = weights.arrivals().map(|arrivals| {
-            let uses = Uses::of(plan, weights);
-            let files = uses.order().into_iter().map(|file| weights.files()[file].name.as_str());
-            arrivals.order(&files.collect::<Vec<_>>());
-            uses
-        });
+        let uses = weights.arrivals().map(|arrivals| Uses::tell(plan, weights, arrivals));
         let mut next = 0;
         while next < plan.puts.len() {
             let mut end = self.batch_end(plan, next, uses.as_ref());
@@ -88,7 +82,7 @@ impl Job<'_> {
             if !grew.is_empty() {
                 // All else that would grow is found at once: what is written now is written again.
                 while next < plan.puts.len() {
-                    self.release(uses.as_ref(), next..end);
+                    Uses::release(uses.as_ref(), weights, next..end);
                     (next, end) = (end, self.batch_end(plan, end, uses.as_ref()));
                     grew.extend(writer.measure(next..end, known)?);
                 }
@@ -97,7 +91,7 @@ impl Job<'_> {
             }
             if uses.is_some() {
                 writer.pack_ahead(next..end)?;
-                self.release(uses.as_ref(), next..end);
+                Uses::release(uses.as_ref(), weights, next..end);
             }
             for put in next..end {
                 writer.put(put)?;
@@ -105,12 +99,6 @@ impl Job<'_> {
             next = end;
         }
         writer.finish().map(Written::Saved)
-    }
-
-    /// Lets files go that no put needs from `puts` on.
-    fn release(&self, uses: Option<&Uses>, puts: std::ops::Range<usize>) {
-        let done = uses.into_iter().flat_map(|uses| uses.done(puts.start, puts.end));
-        done.for_each(|file| self.checkpoint.weights().release(file));
     }
 
     /// The puts that are measured together: about a shard's; of files that are yet to arrive, those that
@@ -163,16 +151,23 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Measures the packs among these puts; returns the tensors that would grow if they were packed.
+    /// Measures these puts; returns the tensors that would grow if they were packed.
     fn measure(
         &mut self,
         puts: std::ops::Range<usize>,
         known: &mut BTreeMap<String, Measured>,
     ) -> Result<Vec<String>> {
-        let mut numbers = Vec::new();
-        let mut matrices = Vec::new();
+        let (mut numbers, mut matrices) = (Vec::new(), Vec::new());
+        let (mut plain_numbers, mut plain) = (Vec::new(), Vec::new());
         for put in puts {
-            let Put::Pack(pack) = &self.plan.puts[put] else { continue };
+            let pack = match &self.plan.puts[put] {
+                Put::Pack(pack) => pack,
+                Put::Plain(own) => {
+                    plain_numbers.push(put);
+                    plain.push(own);
+                    continue;
+                }
+            };
             if let Some(measured) = known.remove(&pack.name()) {
                 self.measured.insert(put, measured);
                 continue;
@@ -182,7 +177,9 @@ impl Writer<'_> {
         }
         let Job { checkpoint, options, pool, progress, .. } = self.job;
         let of: Vec<&Matrix<'_>> = matrices.iter().collect();
-        let measured = measure(pool, checkpoint.weights(), &of, options.layout, *progress)?;
+        let puts = Puts { matrices: &of, plain: &plain };
+        let (measured, digests) = measure(pool, checkpoint.weights(), &puts, options.layout, *progress)?;
+        self.digests.extend(plain_numbers.into_iter().zip(digests));
         let mut grew = Vec::new();
         for ((put, matrix), measured) in numbers.into_iter().zip(&matrices).zip(measured) {
             let bytes = Buffer::ALL.iter().map(|&buffer| measured.buffer_bytes(matrix, buffer)).sum::<u64>();
@@ -240,33 +237,13 @@ impl Writer<'_> {
         Ok(Buffer::ALL.map(entry).into())
     }
 
-    /// Packs puts into a part of their own, ahead of the shards they go into.
-    fn pack_ahead(&mut self, puts: std::ops::Range<usize>) -> Result<()> {
-        let mut shard = Shard::default();
-        for put in puts {
-            for (entry, tensor) in self.entries(put)? {
-                shard.entries.push(entry);
-                shard.tensors.push(tensor);
-            }
-        }
-        let (header, entries) = arrange(shard, self.job.checkpoint)?;
-        let Some(spool) = &mut self.spool else { return Ok(()) };
-        let name = spool.next_name();
-        spool.add(&header, &entries);
-        let bytes = header.data_offset + header.data_bytes();
-        self.check_space(bytes)?;
-        let file = self.job.output.file(&name, bytes)?;
-        self.write_entries(&ShardFile { file: &file, header: &header, entries: &entries })
-    }
-
-    fn write_entries(&mut self, written: &ShardFile<'_>) -> Result<()> {
+    fn write_entries(&self, written: &ShardFile<'_>) -> Result<()> {
         let sources = Sources {
             weights: self.job.checkpoint.weights(),
             puts: &self.plan.puts,
             measured: &self.measured,
         };
-        self.digests.extend(write_shard(self.job.pool, &sources, written, self.job.progress)?);
-        Ok(())
+        write_shard(self.job.pool, &sources, written, self.job.progress)
     }
 
     fn add(&mut self, entry: Entry, name: String, dtype: Dtype, shape: Vec<u64>) -> Result<()> {
@@ -287,17 +264,12 @@ impl Writer<'_> {
         let (header, entries) = arrange(shard, self.job.checkpoint)?;
         let bytes = header.data_offset + header.data_bytes();
         let name = format!("{:05}.part", self.shards.len());
-        if let Some(mut spool) = self.spool.take() {
+        if self.spool.is_some() {
             // No space is set aside: each part that is moved gives some.
             let file = self.job.output.file(Path::new(&name), 0)?;
             file.write_at(&header.to_bytes(), 0)?;
-            for &(entry, at) in &entries {
-                let tensor = &header.tensors[at];
-                let to = (&file, header.data_offset + tensor.begin);
-                spool.move_to(self.job.output, entry, tensor, to, &|| self.job.progress.stopped())?;
-            }
+            self.move_parts(&ShardFile { file: &file, header: &header, entries: &entries })?;
             file.finish()?;
-            self.spool = Some(spool);
         } else {
             self.check_space(bytes)?;
             let file = self.job.output.file(Path::new(&name), bytes)?;
@@ -322,62 +294,6 @@ impl Writer<'_> {
                 hint: "free some space, or name a folder on another disk".to_owned(),
             }),
             _ => Ok(()),
-        }
-    }
-
-    /// Writes the last shard, the index and the manifest.
-    fn finish(mut self) -> Result<Saved> {
-        if !self.shard.entries.is_empty() || self.shards.is_empty() {
-            self.write_shard()?;
-        }
-        let count = self.shards.len();
-        let name = |number: usize| match count {
-            1 => SINGLE_NAME.to_owned(),
-            _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
-        };
-        let output = self.job.output;
-        let mut files = Vec::new();
-        for (number, (part, bytes)) in self.shards.iter().enumerate() {
-            output.rename(part, &name(number))?;
-            files.push((name(number), *bytes));
-        }
-        if count > 1 {
-            let total = self.weight_map_bytes();
-            let weight_map =
-                self.weight_map.iter().map(|(tensor, shard)| (tensor.clone(), name(*shard))).collect();
-            let text = Index { weight_map, total_bytes: Some(total) }.text();
-            output.write(Path::new(INDEX_NAME), &text)?;
-            files.push((INDEX_NAME.to_owned(), text.len() as u64));
-        }
-        let text = self.manifest().text();
-        output.write(Path::new(MANIFEST_NAME), &text)?;
-        files.push((MANIFEST_NAME.to_owned(), text.len() as u64));
-        Ok(Saved { files, packed_bytes: self.packed_bytes })
-    }
-
-    /// Bytes of data of all shards.
-    fn weight_map_bytes(&self) -> u64 {
-        let plain = self.plan.puts.iter().filter(|put| matches!(put, Put::Plain(_))).map(put_bytes);
-        self.packed_bytes + plain.sum::<u64>()
-    }
-
-    fn manifest(&self) -> Manifest {
-        let options = self.job.options;
-        let mut packs = Vec::new();
-        let mut tensors = Vec::new();
-        for (number, put) in self.plan.puts.iter().enumerate() {
-            match put {
-                Put::Pack(pack) => packs.push((pack.name(), self.packs[&number].clone())),
-                Put::Plain(plain) => tensors.push((plain.name.clone(), self.digests[&number])),
-            }
-        }
-        Manifest {
-            format: format_of(self.plan, options.layout),
-            glyd: WRITER_VERSION,
-            source: options.source.clone(),
-            layout: options.layout,
-            packs,
-            tensors: Some(tensors),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::error::Result;
 
 /// Bytes of a transposed band that are kept: reading across the rows of a matrix is slow unless many
 /// neighbouring columns are taken at a time.
-const BAND_BYTES: u64 = 4 << 20;
+const BAND_BYTES: u64 = 1 << 20;
 /// Bytes up to which a tensor is read whole where its elements are scattered.
 const WHOLE_BYTES: u64 = 64 << 20;
 
@@ -29,6 +29,20 @@ struct Band<'a> {
     of: &'a Value,
     first: u64,
     bytes: Vec<u8>,
+}
+
+/// Whether reading a value reads across the rows of a matrix, band by band.
+fn transposes(value: &Value) -> bool {
+    match &value.expr {
+        Expr::Src(_) => false,
+        Expr::Transpose { a, b, of } => a != b || transposes(of),
+        Expr::Stack { parts, .. } | Expr::Cat { parts, .. } => parts.iter().any(transposes),
+        Expr::Queries { a, b } => transposes(a) || transposes(b),
+        Expr::Slice { of, .. }
+        | Expr::Interleave { of, .. }
+        | Expr::Rope { of, .. }
+        | Expr::Last { of, .. } => transposes(of),
+    }
 }
 
 /// How a dimension of a value splits its elements: `outer` runs of `size` blocks of `inner`.
@@ -57,6 +71,13 @@ impl<'a> Values<'a> {
     /// Where they are read from.
     pub(crate) fn weights(&self) -> &'a Weights {
         self.weights
+    }
+
+    /// Bytes that are kept while a value is read in a dtype, so many elements at a time.
+    pub(crate) fn held_bytes(value: &Value, dtype: Dtype, elements: u64) -> u64 {
+        let band_bytes = if transposes(value) { BAND_BYTES } else { 0 };
+        let uncast_bits = if value.dtype == dtype { 0 } else { value.dtype.bitsize() as u64 };
+        band_bytes + elements * uncast_bits / 8
     }
 
     /// Fills `out` with a value's elements from `first` on, in the dtype `dtype`.

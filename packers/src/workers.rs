@@ -27,8 +27,7 @@ pub(crate) fn run<T: Sync, S, R: Send>(
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    let failed = AtomicBool::new(false);
-    let queue = Queue::new(tasks, &failed);
+    let queue = Queue::new(tasks);
     gathered(pool.broadcast(|_| queue.run(scratch(), &work)))
 }
 
@@ -43,25 +42,23 @@ pub(crate) fn hash<T: Sync, S: Stream<Error = Error>, R: Send>(
     begin: impl Fn(&T) -> S + Sync,
     end: impl Fn(S, Digest) -> R + Sync,
 ) -> Result<Vec<R>> {
-    let failed = AtomicBool::new(false);
-    let queue = Queue::new(tasks, &failed);
+    let queue = Queue::new(tasks);
     gathered(pool.broadcast(|_| queue.hash(&begin, &end)))
 }
 
 /// Tasks, each taken once, by whichever thread comes first.
-pub(crate) struct Queue<'a, T> {
+struct Queue<'a, T> {
     tasks: &'a [T],
     next: AtomicUsize,
-    /// Whether a task has failed, of this queue or another that shares it.
-    failed: &'a AtomicBool,
+    failed: AtomicBool,
 }
 
 /// What came of the tasks that a thread took: each one's number, and its result.
-pub(crate) type Done<R> = Vec<(usize, Result<R>)>;
+type Done<R> = Vec<(usize, Result<R>)>;
 
 impl<'a, T> Queue<'a, T> {
-    pub(crate) fn new(tasks: &'a [T], failed: &'a AtomicBool) -> Self {
-        Queue { tasks, next: AtomicUsize::new(0), failed }
+    fn new(tasks: &'a [T]) -> Self {
+        Queue { tasks, next: AtomicUsize::new(0), failed: AtomicBool::new(false) }
     }
 
     /// The next task and its number, unless one has failed.
@@ -74,7 +71,7 @@ impl<'a, T> Queue<'a, T> {
     }
 
     /// Does tasks, one after another, until there are no more.
-    pub(crate) fn run<S, R>(&self, mut scratch: S, work: impl Fn(&mut S, &T) -> Result<R>) -> Done<R> {
+    fn run<S, R>(&self, mut scratch: S, work: impl Fn(&mut S, &T) -> Result<R>) -> Done<R> {
         let mut done = Vec::new();
         while let Some((at, task)) = self.take() {
             let result = work(&mut scratch, task);
@@ -85,7 +82,7 @@ impl<'a, T> Queue<'a, T> {
     }
 
     /// Hashes tasks' streams, a few side by side, until there are no more.
-    pub(crate) fn hash<S: Stream<Error = Error>, R>(
+    fn hash<S: Stream<Error = Error>, R>(
         &self,
         begin: impl Fn(&T) -> S,
         end: impl Fn(S, Digest) -> R,
@@ -114,13 +111,17 @@ impl<S: Stream> Stream for Numbered<S> {
     fn next(&mut self) -> std::result::Result<Option<&[u8]>, S::Error> {
         self.1.next()
     }
+
+    fn held_bytes(&self) -> u64 {
+        self.1.held_bytes()
+    }
 }
 
 /// What came of the tasks, in their order.
 ///
 /// # Errors
 /// The first task's that failed.
-pub(crate) fn gathered<R>(done: Vec<Done<R>>) -> Result<Vec<R>> {
+fn gathered<R>(done: Vec<Done<R>>) -> Result<Vec<R>> {
     let mut done: Done<R> = done.into_iter().flatten().collect();
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()

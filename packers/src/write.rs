@@ -2,15 +2,14 @@
 //! decodes it again and compares it with the weights before its bytes go to the file.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::ops::Range;
 
-use glyd_format::digest::Stream;
 use glyd_format::header::Header;
 use glyd_format::layout::BASE_BYTES;
 use glyd_format::plan::{Plain, Put};
 use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, WEIGHT_BYTES};
 use glyd_format::weights::Weights;
-use glyd_format::{Buffer, Digest, Progress};
+use glyd_format::{Buffer, Progress};
 use rayon::ThreadPool;
 
 use crate::encode::{Encoded, Encoder};
@@ -19,10 +18,11 @@ use crate::matrix::{Matrix, Member, Tile};
 use crate::measure::Measured;
 use crate::save::OutputFile;
 use crate::values::Values;
-use crate::workers::{Queue, gathered};
+use crate::workers;
 
-/// Bytes of a plain tensor that are copied at a time.
-const COPY_BYTES: u64 = 1 << 17;
+/// Bytes of a plain tensor that are copied at a time, and pieces of a task.
+const COPY_BYTES: u64 = 1 << 18;
+const COPY_PIECES: u64 = 64;
 
 /// A tensor of a shard: which put it is of, and which of a pack's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,20 +54,11 @@ struct Target<'a> {
     offsets: [Option<u64>; 3],
 }
 
-/// A plain tensor of a shard, and where in the file it goes.
-struct Copy<'a> {
-    put: usize,
-    plain: &'a Plain,
-    offset: u64,
-}
-
-/// What there is to do for a shard, the long ones first.
-#[derive(Default)]
-struct Tasks<'a> {
-    copies: Vec<Copy<'a>>,
-    targets: Vec<Target<'a>>,
-    /// Tiles, and the number of each one's target.
-    tiles: Vec<(usize, Tile)>,
+enum Task<'a> {
+    /// Some elements of a plain tensor, and where in the file its first one goes.
+    Copy { plain: &'a Plain, elements: Range<u64>, offset: u64 },
+    /// A tile, and the number of its target.
+    Tile { target: usize, tile: Tile },
 }
 
 /// A thread's memory.
@@ -78,105 +69,91 @@ struct Scratch<'a> {
     bytes: Vec<u8>,
 }
 
-/// Writes a shard: all but its header. Returns the sha256 of each plain tensor, by put.
+/// Writes a shard: all but its header.
 pub(crate) fn write_shard(
     pool: &ThreadPool,
     sources: &Sources<'_>,
     shard: &ShardFile<'_>,
     progress: &dyn Progress,
-) -> Result<Vec<(usize, Digest)>> {
-    let Tasks { copies, targets, tiles } = plan(sources, shard);
-    let failed = AtomicBool::new(false);
-    let (copying, packing) = (Queue::new(&copies, &failed), Queue::new(&tiles, &failed));
+) -> Result<()> {
+    let (targets, tasks) = plan(sources, shard);
     let scratch = || Scratch {
         values: Values::new(sources.weights),
         rows: Vec::new(),
         encoded: Encoded::default(),
         bytes: Vec::new(),
     };
-    let done = pool.broadcast(|_| {
-        // A thread whose plain tensors are copied packs, while another still copies a large one.
-        let begin = |copy: &_| Copying::new(sources.weights, copy, shard.file, progress);
-        let digests = copying.hash(begin, |_, digest| digest);
-        let packed = packing.run(scratch(), |scratch, &(target, tile)| {
-            pack_tile(scratch, &targets[target], tile, shard.file, progress)
-        });
-        (digests, packed)
-    });
-    let (digests, packed): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-    let digests = gathered(digests)?;
-    gathered(packed)?;
-    for target in &targets {
-        target.write_end(shard.file)?;
-    }
-    Ok(copies.iter().map(|copy| copy.put).zip(digests).collect())
+    workers::run(pool, &tasks, scratch, |scratch, task| match task {
+        Task::Copy { plain, elements, offset } => {
+            copy(scratch, plain, elements.clone(), shard.file, *offset, progress)
+        }
+        Task::Tile { target, tile } => pack_tile(scratch, &targets[*target], *tile, shard.file, progress),
+    })?;
+    targets.iter().try_for_each(|target| target.write_end(shard.file))
 }
 
-fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> Tasks<'a> {
-    let mut tasks = Tasks::default();
+/// The shard's packs, and the tasks to write it.
+fn plan<'a>(sources: &Sources<'a>, shard: &ShardFile<'_>) -> (Vec<Target<'a>>, Vec<Task<'a>>) {
+    let mut tasks = Vec::new();
     let mut packs: BTreeMap<usize, [Option<u64>; 3]> = BTreeMap::new();
     for &(entry, tensor) in shard.entries {
         let tensor = &shard.header.tensors[tensor];
         let offset = shard.header.data_offset + tensor.begin;
         match (entry.buffer, &sources.puts[entry.put]) {
             (Some(buffer), _) => packs.entry(entry.put).or_default()[buffer as usize] = Some(offset),
-            (None, Put::Plain(plain)) => tasks.copies.push(Copy { put: entry.put, plain, offset }),
+            (None, Put::Plain(plain)) => {
+                let total = plain.value.elements();
+                let some = COPY_PIECES * piece_elements(plain, COPY_BYTES);
+                let starts = (0..total).step_by(usize::try_from(some).unwrap_or(usize::MAX));
+                let part = |start| start..total.min(start + some);
+                tasks.extend(starts.map(|start| Task::Copy { plain, elements: part(start), offset }));
+            }
             (None, Put::Pack(_)) => {}
         }
     }
-    let bytes = |plain: &Plain| plain.value.elements() * plain.dtype.bitsize() as u64;
-    tasks.copies.sort_by_key(|copy| std::cmp::Reverse(bytes(copy.plain)));
+    let mut targets = Vec::new();
     for (put, offsets) in packs {
         let Put::Pack(pack) = &sources.puts[put] else { continue };
         let (Some(matrix), Some(measured)) = (Matrix::new(pack), sources.measured.get(&put)) else {
             continue;
         };
-        let number = tasks.targets.len();
-        tasks.tiles.extend(matrix.tiles().into_iter().map(|tile| (number, tile)));
-        tasks.targets.push(Target { encoder: Encoder::new(measured.coding), matrix, measured, offsets });
+        tasks.extend(matrix.tiles().into_iter().map(|tile| Task::Tile { target: targets.len(), tile }));
+        targets.push(Target { encoder: Encoder::new(measured.coding), matrix, measured, offsets });
     }
-    tasks
+    (targets, tasks)
 }
 
-/// A plain tensor while it is copied, cast or widened where its plan says so.
-struct Copying<'a> {
-    values: Values<'a>,
+/// Elements of a plain tensor in a piece of about `bytes` bytes: whole ones, and of whole bytes where
+/// elements are smaller.
+pub(crate) fn piece_elements(plain: &Plain, bytes: u64) -> u64 {
+    bytes * 8 / plain.dtype.bitsize() as u64 / 8 * 8
+}
+
+/// Copies elements of a plain tensor, cast or widened where its plan says so.
+fn copy<'a>(
+    scratch: &mut Scratch<'a>,
     plain: &'a Plain,
-    file: &'a OutputFile,
+    elements: Range<u64>,
+    file: &OutputFile,
     offset: u64,
-    progress: &'a dyn Progress,
-    piece: Vec<u8>,
-    /// Elements that were copied.
-    copied: u64,
-}
-
-impl<'a> Copying<'a> {
-    fn new(weights: &'a Weights, copy: &Copy<'a>, file: &'a OutputFile, progress: &'a dyn Progress) -> Self {
-        let Copy { plain, offset, .. } = *copy;
-        Copying { values: Values::new(weights), plain, file, offset, progress, piece: Vec::new(), copied: 0 }
-    }
-}
-
-impl Stream for Copying<'_> {
-    type Error = Error;
-
-    fn next(&mut self) -> Result<Option<&[u8]>> {
-        if self.progress.stopped() {
+    progress: &dyn Progress,
+) -> Result<()> {
+    let bits = plain.dtype.bitsize() as u64;
+    let mut first = elements.start;
+    while first < elements.end {
+        if progress.stopped() {
             return Err(Error::Interrupted);
         }
-        let bits = self.plain.dtype.bitsize() as u64;
-        // Pieces of whole elements, and of whole bytes where elements are smaller.
-        let here = (COPY_BYTES * 8 / bits / 8 * 8).min(self.plain.value.elements() - self.copied);
-        if here == 0 {
-            return Ok(None);
-        }
-        self.piece.resize(usize::try_from(here * bits / 8).unwrap_or(usize::MAX), 0);
-        self.values.read(&self.plain.value, self.plain.dtype, self.copied, &mut self.piece)?;
-        self.file.write_at(&self.piece, self.offset + self.copied * bits / 8)?;
-        self.copied += here;
-        self.progress.advance(here * bits / 8);
-        Ok(Some(&self.piece))
+        let here = piece_elements(plain, COPY_BYTES).min(elements.end - first);
+        let bytes = here * bits / 8;
+        scratch.bytes.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+        scratch.values.read(&plain.value, plain.dtype, first, &mut scratch.bytes)?;
+        file.write_at(&scratch.bytes, offset + first * bits / 8)?;
+        first += here;
+        // The half of the work that is not to hash it.
+        progress.advance(bytes - bytes / 2);
     }
+    Ok(())
 }
 
 /// Packs a tile: chunk by chunk of its columns, each strip of the chunk in turn.

@@ -144,6 +144,10 @@ impl glyd_format::digest::Stream for Hashed<'_> {
     fn next(&mut self) -> Result<Option<&[u8]>, Stop> {
         self.tensor.next()
     }
+
+    fn held_bytes(&self) -> u64 {
+        self.tensor.held_bytes()
+    }
 }
 
 /// What there is to look at: packs and tensors whose buffers and shapes are what they must be. The

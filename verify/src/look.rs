@@ -75,8 +75,6 @@ pub(crate) struct Scratch {
     data: Vec<u8>,
     list: Vec<u8>,
     bases: Vec<i32>,
-    /// What was decoded last.
-    pub(crate) rows: Vec<u16>,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -97,10 +95,11 @@ impl Look<'_> {
         Finding::damage(rule, Invalid { file, tensor: Some(tensor.to_owned()), expected, found, hint: None })
     }
 
-    /// Decodes a run of steps of one strip into `scratch.rows`; returns their columns.
+    /// Decodes a run of steps of one strip into `rows`; returns their columns.
     pub(crate) fn decode(
         &self,
         scratch: &mut Scratch,
+        rows: &mut Vec<u16>,
         member: &Member<'_>,
         run: Range<u64>,
     ) -> Result<usize, Stop> {
@@ -113,9 +112,9 @@ impl Look<'_> {
         let weights = self.packed.weights();
         weights.read_at(member.buffers.data, &mut scratch.data, run.start * layout.step_bytes() as u64)?;
         let columns = steps * STEP_COLUMNS;
-        scratch.rows.resize(STEP_ROWS * columns, 0);
+        rows.resize(STEP_ROWS * columns, 0);
         let parts = Run { data: &scratch.data, list: &scratch.list, bases: &scratch.bases };
-        let decoded = self.decoder.decode(&member.entry.coding, &parts, &mut scratch.rows, columns);
+        let decoded = self.decoder.decode(&member.entry.coding, &parts, rows, columns);
         decoded.map(|()| columns).map_err(|flaw| {
             let rule = if flaw.form_only { Rule::Canonical } else { Rule::Lists };
             self.step_damage(rule, member, run.start + flaw.step as u64, &flaw.expected, flaw.found)

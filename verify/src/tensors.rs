@@ -4,7 +4,7 @@ use glyd_format::Digest;
 use glyd_format::digest::Stream;
 use glyd_format::finding::Rule;
 use glyd_format::manifest::MANIFEST_NAME;
-use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, STEP_WEIGHTS, transpose};
+use glyd_format::step::{STEP_COLUMNS, STEP_ROWS, STEP_WEIGHTS, WEIGHT_BYTES, transpose};
 use glyd_format::weights::Location;
 
 use crate::look::{Look, Member, Scratch, Stop};
@@ -48,6 +48,8 @@ struct Place {
 #[derive(Default)]
 pub(crate) struct Memory {
     scratch: Scratch,
+    /// Steps that were decoded, where their rows are not the tensor's as they are.
+    rows: Vec<u16>,
     /// Weights in the tensor's order.
     weights: Vec<u16>,
 }
@@ -97,15 +99,10 @@ impl<'a> Tensor<'a> {
                 look.progress.advance(here as u64);
                 Ok(())
             }
-            Held::Packed(member) => {
-                memory.weights.clear();
-                match member.entry.experts.filter(|experts| experts.transposed) {
-                    None => look.rows(member, place, memory),
-                    Some(experts) => {
-                        look.columns(member, member.grid.strips() / experts.count, place, memory)
-                    }
-                }
-            }
+            Held::Packed(member) => match member.entry.experts.filter(|experts| experts.transposed) {
+                None => look.rows(member, place, memory),
+                Some(experts) => look.columns(member, member.grid.strips() / experts.count, place, memory),
+            },
         }
     }
 
@@ -131,6 +128,20 @@ impl Stream for Tensor<'_> {
         let piece = &self.ready()[from..self.given];
         Ok((!piece.is_empty()).then_some(piece))
     }
+
+    fn held_bytes(&self) -> u64 {
+        match &self.held {
+            Held::Plain { .. } => PIECE_BYTES as u64,
+            Held::Packed(member) => {
+                let strip = (member.grid.columns() * STEP_ROWS as u64).min(self.look.run_weights);
+                let transposed = member.entry.experts.is_some_and(|experts| experts.transposed);
+                // Of a transposed expert a band of columns is held besides, over all of its rows.
+                let band = if transposed { 2 * self.look.run_weights } else { 0 };
+                // Decoded, and packed.
+                (2 * strip + band) * WEIGHT_BYTES as u64
+            }
+        }
+    }
 }
 
 impl Look<'_> {
@@ -140,13 +151,13 @@ impl Look<'_> {
     fn rows(&self, member: &Member<'_>, place: &mut Place, memory: &mut Memory) -> Result<(), Stop> {
         let (columns, steps) = (member.grid.columns(), member.grid.strip_steps());
         if place.strip == member.strips.end {
+            memory.weights.clear();
             return Ok(());
         }
         let first = place.strip * steps;
         let run_steps = (self.run_weights / STEP_WEIGHTS as u64).min(steps);
         if run_steps == steps {
-            self.decode(&mut memory.scratch, member, first..first + steps)?;
-            std::mem::swap(&mut memory.weights, &mut memory.scratch.rows);
+            self.decode(&mut memory.scratch, &mut memory.weights, member, first..first + steps)?;
             place.line = STEP_ROWS;
         } else if columns <= self.run_weights {
             let rows = usize::try_from(self.run_weights / columns).unwrap_or(usize::MAX);
@@ -156,9 +167,10 @@ impl Look<'_> {
             let mut step = 0;
             while step < steps {
                 let end = (step + run_steps).min(steps);
-                let own = self.decode(&mut memory.scratch, member, first + step..first + end)?;
+                let own =
+                    self.decode(&mut memory.scratch, &mut memory.rows, member, first + step..first + end)?;
                 let at = usize::try_from(step).unwrap_or(usize::MAX) * STEP_COLUMNS;
-                let held = memory.scratch.rows.chunks_exact(own).skip(place.line);
+                let held = memory.rows.chunks_exact(own).skip(place.line);
                 for (to, from) in memory.weights.chunks_exact_mut(wide).zip(held) {
                     to[at..at + own].copy_from_slice(from);
                 }
@@ -167,8 +179,10 @@ impl Look<'_> {
             place.line += rows;
         } else {
             let end = (place.step + run_steps).min(steps);
-            let own = self.decode(&mut memory.scratch, member, first + place.step..first + end)?;
-            memory.weights.extend_from_slice(&memory.scratch.rows[place.line * own..(place.line + 1) * own]);
+            let own =
+                self.decode(&mut memory.scratch, &mut memory.rows, member, first + place.step..first + end)?;
+            memory.weights.clear();
+            memory.weights.extend_from_slice(&memory.rows[place.line * own..(place.line + 1) * own]);
             place.step = end % steps;
             place.line += usize::from(place.step == 0);
         }
@@ -191,14 +205,16 @@ impl Look<'_> {
     ) -> Result<(), Stop> {
         let steps = member.grid.strip_steps();
         if place.strip + own > member.strips.end {
+            memory.weights.clear();
             return Ok(());
         }
         let rows = own * STEP_ROWS as u64;
         let band = (2 * self.run_weights / (rows * STEP_COLUMNS as u64)).min(steps - place.step);
         if band == 0 {
             let at = (place.strip + place.part) * steps + place.step;
-            let columns = self.decode(&mut memory.scratch, member, at..at + 1)?;
-            memory.weights.extend(memory.scratch.rows[place.line..].iter().step_by(columns));
+            let columns = self.decode(&mut memory.scratch, &mut memory.rows, member, at..at + 1)?;
+            memory.weights.clear();
+            memory.weights.extend(memory.rows[place.line..].iter().step_by(columns));
             place.part = (place.part + 1) % own;
             place.line += usize::from(place.part == 0);
             if place.line == STEP_COLUMNS {
@@ -212,9 +228,9 @@ impl Look<'_> {
             memory.weights.resize(columns * rows, 0);
             for part in 0..own {
                 let at = (place.strip + part) * steps + place.step;
-                self.decode(&mut memory.scratch, member, at..at + band)?;
+                self.decode(&mut memory.scratch, &mut memory.rows, member, at..at + band)?;
                 let at = usize::try_from(part).unwrap_or(usize::MAX) * STEP_ROWS;
-                transpose(&memory.scratch.rows, columns, &mut memory.weights[at..], rows);
+                transpose(&memory.rows, columns, &mut memory.weights[at..], rows);
             }
             place.step += band;
             self.progress.advance(memory.weights.len() as u64);

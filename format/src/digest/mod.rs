@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "aarch64")]
 mod armv8;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod hasher;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod rounds;

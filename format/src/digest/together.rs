@@ -2,10 +2,11 @@
 
 use std::ops::ControlFlow;
 
+use super::streams::{INTERLEAVED, Together};
 use super::{Digest, Hasher};
 
-/// Streams that go on together: more gain nothing on a core.
-const STREAMS: usize = 3;
+/// Bytes that streams beyond the first three may hold together with them: each thread has as much.
+const BUDGET_BYTES: u64 = 24 << 20;
 
 /// Bytes that are made piece by piece.
 pub trait Stream {
@@ -17,17 +18,31 @@ pub trait Stream {
     /// # Errors
     /// Why the stream goes no further.
     fn next(&mut self) -> Result<Option<&[u8]>, Self::Error>;
+
+    /// Bytes of memory that it holds at the most, about: fewer streams go on together where each holds
+    /// much.
+    fn held_bytes(&self) -> u64;
 }
 
-/// Hashes streams to their ends, a few beside each other: `begin` gives the next one, and `end` takes each
+/// Hashes streams to their ends, as many beside each other as gain on this processor and are not more
+/// than some 24 MiB of memory, but three in any case: `begin` gives the next one, and `end` takes each
 /// with its digest, or why it went no further. Where `end` breaks, the others are left.
 pub fn hash_streams<S: Stream>(
     mut begin: impl FnMut() -> Option<S>,
     mut end: impl FnMut(S, Result<Digest, S::Error>) -> ControlFlow<()>,
 ) {
-    let mut streams: Vec<(S, Hasher)> = Vec::with_capacity(STREAMS);
+    let most = Together::chosen().streams();
+    let mut streams: Vec<(S, Hasher)> = Vec::with_capacity(most);
     loop {
-        while streams.len() < STREAMS
+        while streams.len() < INTERLEAVED
+            && let Some(stream) = begin()
+        {
+            streams.push((stream, Hasher::default()));
+        }
+        // One more a turn: threads that share what there is to begin come to as many each.
+        if streams.len() >= INTERLEAVED
+            && streams.len() < most
+            && streams.iter().map(|(stream, _)| stream.held_bytes()).sum::<u64>() < BUDGET_BYTES
             && let Some(stream) = begin()
         {
             streams.push((stream, Hasher::default()));
@@ -35,7 +50,7 @@ pub fn hash_streams<S: Stream>(
         if streams.is_empty() {
             return;
         }
-        let mut pieces = Vec::with_capacity(STREAMS);
+        let mut pieces = Vec::with_capacity(streams.len());
         let mut ended = Vec::new();
         for (number, (stream, hasher)) in streams.iter_mut().enumerate() {
             match stream.next() {
@@ -57,6 +72,8 @@ pub fn hash_streams<S: Stream>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// `left` pieces of `bytes` bytes, then an error or the end.
@@ -65,6 +82,7 @@ mod tests {
         left: usize,
         piece: Vec<u8>,
         fails: bool,
+        held_bytes: u64,
     }
 
     impl Stream for Pieces {
@@ -77,12 +95,17 @@ mod tests {
             self.left -= 1;
             Ok(Some(&self.piece))
         }
+
+        fn held_bytes(&self) -> u64 {
+            self.held_bytes
+        }
     }
 
     fn streams() -> impl Iterator<Item = Pieces> {
-        (0..10).map(|number| {
+        (0..50).map(|number| {
             let piece = vec![u8::try_from(number).unwrap(); 50 * number + 1];
-            Pieces { number, left: 7 * number % 5, piece, fails: number == 6 }
+            let left = if number < 20 { 30 } else { 7 * number % 5 };
+            Pieces { number, left, piece, fails: number == 6, held_bytes: 1000 }
         })
     }
 
@@ -115,5 +138,32 @@ mod tests {
         };
         hash_streams(|| streams_left.next(), end);
         assert_eq!(ended, 1);
+    }
+
+    /// The most streams of so many bytes each that were begun and had not ended.
+    fn most_at_once(held_bytes: u64) -> usize {
+        let mut streams_left = streams();
+        let (begun, ended) = (Cell::new(0), Cell::new(0));
+        let mut most = 0;
+        let begin = || {
+            let stream = streams_left.next()?;
+            begun.set(begun.get() + 1);
+            most = most.max(begun.get() - ended.get());
+            Some(Pieces { held_bytes, ..stream })
+        };
+        hash_streams(begin, |_, _| {
+            ended.set(ended.get() + 1);
+            ControlFlow::Continue(())
+        });
+        assert_eq!((begun.get(), ended.get()), (50, 50));
+        most
+    }
+
+    #[test]
+    fn streams_that_hold_much_are_fewer() {
+        let most = Together::chosen().streams();
+        assert_eq!(most_at_once(0), most);
+        assert_eq!(most_at_once(BUDGET_BYTES / 8), most.min(8));
+        assert_eq!(most_at_once(BUDGET_BYTES), INTERLEAVED);
     }
 }

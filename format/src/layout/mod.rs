@@ -260,32 +260,40 @@ fn decode_run<K: Kernels>(
     rows: &mut [u16],
     stride: usize,
 ) -> Result<(), Flaw> {
-    let layout = coding.layout();
-    let decode = |step: usize, weights: &mut Step| {
-        let (data, list) = run.step(layout, step).ok_or_else(|| Flaw {
-            step,
-            form_only: false,
-            expected: "data and a rising list of the run's length".to_owned(),
-            found: format!("{} and {} bytes", run.data.len(), run.list.len()),
-        })?;
-        match coding {
-            Coding::Mma(tiers) => mma::decode_step(kernels, tiers, data, list, weights),
-            Coding::Mma12(base) => mma12::decode_step(*base, data, list, weights),
-        }
-        .map_err(|flaw| Flaw { step, ..flaw })
-    };
     // Two steps are a cache line of a row: what is written to one half of it finds it for the other.
     let (mut a, mut b) = (Step::default(), Step::default());
     let steps = run.steps();
     for step in (0..steps).step_by(2) {
         let rows = &mut rows[step * STEP_COLUMNS..];
-        decode(step, &mut a)?;
+        decode_step(kernels, coding, run, step, &mut a)?;
         if step + 1 < steps {
-            decode(step + 1, &mut b)?;
+            decode_step(kernels, coding, run, step + 1, &mut b)?;
             kernels.scatter_two([&a.high, &b.high], [&a.low, &b.low], rows, stride);
         } else {
             kernels.scatter(&a.high, &a.low, rows, stride);
         }
     }
     Ok(())
+}
+
+// No closure: one would be compiled for no instruction set.
+#[inline(always)]
+fn decode_step<K: Kernels>(
+    kernels: K,
+    coding: &Coding,
+    run: &Run<'_>,
+    step: usize,
+    weights: &mut Step,
+) -> Result<(), Flaw> {
+    let (data, list) = run.step(coding.layout(), step).ok_or_else(|| Flaw {
+        step,
+        form_only: false,
+        expected: "data and a rising list of the run's length".to_owned(),
+        found: format!("{} and {} bytes", run.data.len(), run.list.len()),
+    })?;
+    match coding {
+        Coding::Mma(tiers) => mma::decode_step(kernels, tiers, data, list, weights),
+        Coding::Mma12(base) => mma12::decode_step(*base, data, list, weights),
+    }
+    .map_err(|flaw| Flaw { step, ..flaw })
 }

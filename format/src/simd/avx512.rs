@@ -6,7 +6,7 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_shuffle_epi8, _mm512_shuffle_i64x2,
 };
 
-use super::{Avx512, Kernels, Lane, Ranks, avx2, prefetch};
+use super::{Avx512, Kernels, Lane, Ranks, VECTOR, WINDOW, WINDOW_VECTORS, avx2, prefetch};
 use crate::step::{HALF_WEIGHTS, Plane, STEP_COLUMNS, STEP_WEIGHTS};
 
 /// Bytes of a vector: of a plane's block, the half of four lanes.
@@ -50,6 +50,12 @@ impl Kernels for Avx512 {
     fn compress(self, lanes: [&Lane; 2], count: usize, from: u8, out: [&mut Lane; 2]) -> usize {
         // SAFETY: an `Avx512` is made where the processor has these features, and nowhere else.
         unsafe { compress(lanes, count, from, out) }
+    }
+
+    #[inline(always)]
+    fn count_window(self, exponents: &[[u8; VECTOR]], first: u8) -> [u64; WINDOW] {
+        // SAFETY: an `Avx512` is made where the processor has these features, and nowhere else.
+        unsafe { count_window(exponents, first) }
     }
 
     #[inline(always)]
@@ -217,4 +223,24 @@ fn rank(ranks: &Ranks, exponents: &Plane, out: &mut Plane) {
         let (low, high) = (_mm512_permutex2var_epi8(a, bytes, b), _mm512_permutex2var_epi8(c, bytes, d));
         *out = bytemuck::cast(_mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high));
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,popcnt")]
+fn count_window(exponents: &[[u8; VECTOR]], first: u8) -> [u64; WINDOW] {
+    assert!(exponents.len() <= WINDOW_VECTORS, "a byte for each count");
+    /// Exponents at a time: their counts stay in registers.
+    const SOME: usize = 8;
+    let mut counts = [0; WINDOW];
+    for (some, counts) in counts.as_chunks_mut::<SOME>().0.iter_mut().enumerate() {
+        let own = std::array::from_fn(|at| first + (SOME * some + at).to_le_bytes()[0]);
+        let own: [__m512i; SOME] = own.map(|own: u8| _mm512_set1_epi8(own.cast_signed()));
+        for vector in exponents {
+            let vector = bytemuck::cast(*vector);
+            for (count, own) in counts.iter_mut().zip(own) {
+                *count += u64::from(_mm512_cmpeq_epi8_mask(vector, own).count_ones());
+            }
+        }
+    }
+    counts
 }

@@ -173,6 +173,13 @@ pub type Lane = [u8; STEP_WEIGHTS + 64];
 /// An empty lane.
 pub const EMPTY: Lane = [0; STEP_WEIGHTS + 64];
 
+/// Exponents that are counted together.
+pub const WINDOW: usize = 16;
+/// Bytes that are counted together.
+pub const VECTOR: usize = 64;
+/// Vectors of which each byte's count is a byte.
+pub const WINDOW_VECTORS: usize = 255;
+
 /// The rank of each exponent: its place among nine that differ, or 9.
 #[derive(Debug, Clone)]
 pub struct Ranks {
@@ -249,6 +256,15 @@ pub trait Kernels: Copy + Debug {
     #[inline(always)]
     fn compress(self, lanes: [&Lane; 2], count: usize, from: u8, out: [&mut Lane; 2]) -> usize {
         portable::compress(lanes, count, from, out)
+    }
+
+    /// How many of the exponents are each of the [`WINDOW`] that begin with `first`.
+    ///
+    /// # Panics
+    /// Where there are more than [`WINDOW_VECTORS`], or the window ends past the last exponent.
+    #[inline(always)]
+    fn count_window(self, exponents: &[[u8; VECTOR]], first: u8) -> [u64; WINDOW] {
+        portable::count_window(exponents, first)
     }
 
     /// The rank of each exponent of a plane.

@@ -1,6 +1,6 @@
 //! The kernels in plain loops: what runs where there is nothing better, and what all others are held to.
 
-use super::{Lane, NO_RANK, Ranks};
+use super::{Lane, NO_RANK, Ranks, VECTOR, WINDOW, WINDOW_VECTORS};
 use crate::step::{HALF_WEIGHTS, Plane, STEP_COLUMNS, STEP_ROWS, STEP_WEIGHTS};
 
 /// Weights of a row that stand in one place of a step order: a pair of neighbours.
@@ -74,4 +74,26 @@ pub(super) fn rank(ranks: &Ranks, exponents: &Plane, out: &mut Plane) {
             (0..).zip(&ranks.exponents).map(|(rank, own)| if exponent == own { NO_RANK - rank } else { 0 });
         *out = NO_RANK - own.fold(0, |all, own| all | own);
     }
+}
+
+#[inline(always)]
+pub(super) fn count_window(exponents: &[[u8; VECTOR]], first: u8) -> [u64; WINDOW] {
+    assert!(exponents.len() <= WINDOW_VECTORS, "a byte for each count");
+    let own: [u8; WINDOW] = std::array::from_fn(|at| first + at.to_le_bytes()[0]);
+    let mut counts = [0; WINDOW];
+    // Four at a time: as many counters as stay in registers.
+    for (own, counts) in own.as_chunks::<4>().0.iter().zip(counts.as_chunks_mut::<4>().0) {
+        let mut counters = [[0_u8; VECTOR]; 4];
+        for vector in exponents {
+            for (counter, own) in counters.iter_mut().zip(own) {
+                for (counter, exponent) in counter.iter_mut().zip(vector) {
+                    *counter += u8::from(exponent == own);
+                }
+            }
+        }
+        for (count, counter) in counts.iter_mut().zip(&counters) {
+            *count = counter.iter().map(|&count| u64::from(count)).sum();
+        }
+    }
+    counts
 }
