@@ -78,7 +78,7 @@ fn loops(criterion: &mut Criterion<CpuTime>) {
                 bencher.iter(|| {
                     counts.add_by(simd, black_box(&weights), |steps| {
                         assert!(!black_box(steps).is_empty());
-                    })
+                    });
                 });
             });
             let (mut encoded, strip_steps) = (Encoded::default(), COLUMNS / STEP_COLUMNS);

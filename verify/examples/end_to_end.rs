@@ -30,6 +30,8 @@ struct Took {
 struct Job<'a> {
     name: String,
     threads: usize,
+    /// The folder that it makes anew.
+    writes: Option<&'a Path>,
     run: Box<dyn Fn() -> Result<(), Box<dyn Error>> + 'a>,
     took: Vec<Took>,
 }
@@ -47,19 +49,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     for threads in [1, 2] {
         let weights = checkpoint.weights();
         let run = Box::new(move || read_and_hash(weights, threads));
-        jobs.push(Job { name: "anchor".to_owned(), threads, run, took: Vec::new() });
+        jobs.push(Job { name: "anchor".to_owned(), threads, writes: None, run, took: Vec::new() });
         for (layout, out) in &outs {
             let checkpoint = &checkpoint;
             let pack = move || Ok(pack(checkpoint, out, *layout, threads)?);
             let name = format!("pack {layout}");
-            jobs.push(Job { name, threads, run: Box::new(pack), took: Vec::new() });
+            jobs.push(Job { name, threads, writes: Some(out), run: Box::new(pack), took: Vec::new() });
             let verify = move || Ok(verify(out, threads)?);
             let name = format!("verify {layout}");
-            jobs.push(Job { name, threads, run: Box::new(verify), took: Vec::new() });
+            jobs.push(Job { name, threads, writes: None, run: Box::new(verify), took: Vec::new() });
         }
     }
     for _ in 0..rounds {
         for job in &mut jobs {
+            if let Some(out) = job.writes {
+                // Not measured: what is replaced takes time to free.
+                let _ = std::fs::remove_dir_all(out);
+            }
             job.took.push(took(&job.run)?);
         }
     }

@@ -12,6 +12,9 @@ use glyd_format::{Coding, Invalid, Packed, Progress};
 
 use crate::Error;
 
+/// Steps whose packed bytes are read at a time: they stay in a core's own cache.
+const PART_STEPS: u64 = 128;
+
 /// Reads steps back. The verdict rests on it.
 pub trait Decoder: Sync {
     /// What it is, for reports.
@@ -103,22 +106,29 @@ impl Look<'_> {
         member: &Member<'_>,
         run: Range<u64>,
     ) -> Result<usize, Stop> {
-        self.check_stopped().map_err(Stop::Error)?;
         let layout = member.entry.coding.layout();
-        self.read_bases(scratch, member, &run)?;
-        self.read_list(scratch, member, &run)?;
-        let steps = scratch.bases.len() - 1;
-        scratch.data.resize(steps * layout.step_bytes(), 0);
-        let weights = self.packed.weights();
-        weights.read_at(member.buffers.data, &mut scratch.data, run.start * layout.step_bytes() as u64)?;
-        let columns = steps * STEP_COLUMNS;
-        rows.resize(STEP_ROWS * columns, 0);
-        let parts = Run { data: &scratch.data, list: &scratch.list, bases: &scratch.bases };
-        let decoded = self.decoder.decode(&member.entry.coding, &parts, rows, columns);
-        decoded.map(|()| columns).map_err(|flaw| {
-            let rule = if flaw.form_only { Rule::Canonical } else { Rule::Lists };
-            self.step_damage(rule, member, run.start + flaw.step as u64, &flaw.expected, flaw.found)
-        })
+        let columns = usize::try_from(run.end - run.start).unwrap_or(usize::MAX).saturating_mul(STEP_COLUMNS);
+        rows.resize(STEP_ROWS.saturating_mul(columns), 0);
+        let mut first = run.start;
+        while first < run.end {
+            self.check_stopped().map_err(Stop::Error)?;
+            let part = first..run.end.min(first + PART_STEPS);
+            self.read_bases(scratch, member, &part)?;
+            self.read_list(scratch, member, &part)?;
+            let steps = scratch.bases.len() - 1;
+            scratch.data.resize(steps * layout.step_bytes(), 0);
+            let weights = self.packed.weights();
+            weights.read_at(member.buffers.data, &mut scratch.data, first * layout.step_bytes() as u64)?;
+            let parts = Run { data: &scratch.data, list: &scratch.list, bases: &scratch.bases };
+            let at = usize::try_from(first - run.start).unwrap_or(usize::MAX) * STEP_COLUMNS;
+            let decoded = self.decoder.decode(&member.entry.coding, &parts, &mut rows[at..], columns);
+            decoded.map_err(|flaw| {
+                let rule = if flaw.form_only { Rule::Canonical } else { Rule::Lists };
+                self.step_damage(rule, member, first + flaw.step as u64, &flaw.expected, flaw.found)
+            })?;
+            first = part.end;
+        }
+        Ok(columns)
     }
 
     fn read_bases(&self, scratch: &mut Scratch, member: &Member<'_>, run: &Range<u64>) -> Result<(), Stop> {

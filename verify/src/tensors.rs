@@ -133,12 +133,10 @@ impl Stream for Tensor<'_> {
         match &self.held {
             Held::Plain { .. } => PIECE_BYTES as u64,
             Held::Packed(member) => {
+                // Of a transposed expert, a band of columns over all of its rows besides what is decoded.
                 let strip = (member.grid.columns() * STEP_ROWS as u64).min(self.look.run_weights);
                 let transposed = member.entry.experts.is_some_and(|experts| experts.transposed);
-                // Of a transposed expert a band of columns is held besides, over all of its rows.
-                let band = if transposed { 2 * self.look.run_weights } else { 0 };
-                // Decoded, and packed.
-                (2 * strip + band) * WEIGHT_BYTES as u64
+                (if transposed { self.look.run_weights } else { strip }) * WEIGHT_BYTES as u64
             }
         }
     }
@@ -209,7 +207,7 @@ impl Look<'_> {
             return Ok(());
         }
         let rows = own * STEP_ROWS as u64;
-        let band = (2 * self.run_weights / (rows * STEP_COLUMNS as u64)).min(steps - place.step);
+        let band = (self.run_weights / 2 / (rows * STEP_COLUMNS as u64)).min(steps - place.step);
         if band == 0 {
             let at = (place.strip + place.part) * steps + place.step;
             let columns = self.decode(&mut memory.scratch, &mut memory.rows, member, at..at + 1)?;
