@@ -116,11 +116,13 @@ pub(crate) struct Verify {
     pub(crate) voice: Voice,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Inspect {
-    /// The folder of a checkpoint, packed or not.
+    /// The checkpoint, packed or not: its folder, or a model of the Hub (owner/name).
     pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     /// Print one JSON document on stdout; docs/json.md has its fields.
     #[arg(long)]
     pub(crate) json: bool,

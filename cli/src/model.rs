@@ -7,7 +7,7 @@ use std::sync::Arc;
 use glyd_format::manifest::Source;
 use glyd_format::{Checkpoint, Error, Invalid};
 
-use crate::args::{FromHub, Pack};
+use crate::args::{FromHub, Inspect, Pack};
 use crate::hub::{self, Arriving, Ask, Purpose, RepoId, Settings, Streamed};
 use crate::meter::Meter;
 use crate::output::{self, Failure};
@@ -53,6 +53,30 @@ pub(crate) fn open(args: &Pack, meter: &Meter) -> Result<Opened, Failure> {
     let Streamed { checkpoint, commit, arriving } = hub::open_stream(&ask, settings, meter.stop())?;
     let source = Source { repo: repo.name().as_bytes().to_vec(), revision: Some(commit) };
     Ok(Opened { checkpoint, source, arriving: Some(arriving) })
+}
+
+/// What `glyd inspect` looks at.
+pub(crate) enum Looked {
+    Folder(PathBuf),
+    /// A model of the Hub that is not packed, and not in the cache: its headers were asked for.
+    Headers(Box<Opened>),
+}
+
+/// Finds what is to be looked at; of a model of the Hub that is not packed, no weights are fetched.
+pub(crate) fn look(args: &Inspect, meter: &Meter) -> Result<Looked, Failure> {
+    let find =
+        || find(&args.dir, &args.hub, Purpose::Either, args.json).map(|model| Looked::Folder(model.dir));
+    let Some(repo) = repo(&args.dir) else { return find() };
+    let ask = ask(&repo, &args.hub, Purpose::Either);
+    let settings = Settings::from_env()?;
+    let forbidden = ask.forbidden.is_some() || settings.offline.is_some();
+    if forbidden || hub::is_cached(&ask, &settings)? || hub::is_packed(&ask, &settings, meter.stop())? {
+        return find();
+    }
+    say_taken(&repo, args.json);
+    let Streamed { checkpoint, commit, arriving } = hub::open_stream(&ask, settings, meter.stop())?;
+    let source = Source { repo: repo.name().as_bytes().to_vec(), revision: Some(commit) };
+    Ok(Looked::Headers(Box::new(Opened { checkpoint, source, arriving: Some(arriving) })))
 }
 
 fn opened(args: &Pack, model: Model) -> Result<Opened, Failure> {

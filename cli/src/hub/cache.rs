@@ -7,13 +7,15 @@ use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use glyd_format::file::{ignores_case, same_but_for_case};
 use serde_json::{Map, Value, json};
 
-use super::client::Stop;
 use super::error::io_error;
 use super::repo::{Entry, Hash, RepoId, is_commit, is_inside};
-use super::{HubError, Result, retry};
+use super::{HubError, Result, Stop, retry};
 
+/// What marks a folder that backups may pass over.
+const TAG: &str = "CACHEDIR.TAG";
 /// The version of the listings' form.
 const TREE_VERSION: u64 = 1;
 /// Bytes of the longest listing that is read.
@@ -103,12 +105,27 @@ impl Cache {
     pub(crate) fn prepare(&self) -> Result<()> {
         let blobs = self.dir().join("blobs");
         fs::create_dir_all(&blobs).map_err(io_error("make the folder", &blobs))?;
-        let tag = self.root.join("CACHEDIR.TAG");
+        let tag = self.root.join(TAG);
         if let Ok(mut file) = File::create_new(tag) {
             // A cache without it is a cache all the same.
             let _ = file.write_all(b"Signature: 8a477f597d28d172789f06886806bc55\n");
         }
         Ok(())
+    }
+
+    /// Holds a commit's files to be several in the cache, where the case of letters may not count.
+    pub(crate) fn check_case(&self, entries: &[&Entry]) -> Result<()> {
+        if !ignores_case(&self.root, TAG) {
+            return Ok(());
+        }
+        match same_but_for_case(entries.iter().map(|entry| entry.path.as_str())) {
+            None => Ok(()),
+            Some((one, other)) => Err(HubError::Usage(format!(
+                "`{one}` and `{other}` would be one file in the cache `{}`; set HF_HUB_CACHE to a folder on a disk \
+                 that tells upper case from lower",
+                self.root.display()
+            ))),
+        }
     }
 
     /// Locks a content against other downloads of it, theirs of Python too.
@@ -241,6 +258,23 @@ mod tests {
         fs::write(moved.blob(&entry.hash), "content").unwrap();
         moved.link(COMMIT, &entry).unwrap();
         assert!(moved.has(COMMIT, &entry));
+    }
+
+    #[test]
+    fn files_that_would_be_one_are_refused_where_case_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(dir.path());
+        cache.prepare().unwrap();
+        let entries = [entry("README.md", false), entry("readme.md", false)];
+        let entries: Vec<&Entry> = entries.iter().collect();
+        if !ignores_case(dir.path(), TAG) {
+            cache.check_case(&entries).unwrap();
+            // As a folder looks in which it does not.
+            fs::hard_link(dir.path().join(TAG), dir.path().join(TAG.to_lowercase())).unwrap();
+        }
+        let error = cache.check_case(&entries).unwrap_err().to_string();
+        assert!(error.contains("`README.md` and `readme.md` would be one file in the cache"), "{error}");
+        cache.check_case(&entries[..1]).unwrap();
     }
 
     #[test]

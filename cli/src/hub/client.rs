@@ -1,8 +1,6 @@
 //! Requests to the Hub: redirects followed without giving the token away, and what may pass tried again.
 
 use std::io::Read;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -14,7 +12,7 @@ use super::refusal::{self, About};
 use super::retry;
 use super::settings::Settings;
 use super::url::Url;
-use super::{HubError, Result};
+use super::{HubError, Result, Stop};
 
 /// Redirects that are followed for one request.
 const REDIRECTS_MAX: usize = 10;
@@ -22,35 +20,6 @@ const REDIRECTS_MAX: usize = 10;
 const CONNECT: Duration = Duration::from_secs(15);
 /// Bytes of the longest JSON answer that is read.
 const JSON_BYTES_MAX: u64 = 256 << 20;
-
-/// Whether the work must stop: since a user says so, or a part of it failed.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stop {
-    asked: Arc<AtomicBool>,
-    given_up: Arc<AtomicBool>,
-}
-
-impl Stop {
-    /// Stops once the flag is set.
-    pub(crate) fn on(flag: &Arc<AtomicBool>) -> Stop {
-        Stop { asked: Arc::clone(flag), given_up: Arc::default() }
-    }
-
-    pub(crate) fn asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) || self.given_up.load(Ordering::Relaxed)
-    }
-
-    /// Stops what else is under way.
-    pub(crate) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
-    }
-
-    /// # Errors
-    /// Where the work must stop.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.asked() { Err(HubError::Interrupted) } else { Ok(()) }
-    }
-}
 
 /// Opens what is sent.
 pub(crate) type Opens<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + 'a>> + 'a;

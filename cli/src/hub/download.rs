@@ -9,12 +9,13 @@ use glyd_format::index::Index;
 use glyd_format::{Checkpoint, Progress};
 
 use super::cache::Cache;
-use super::client::{Client, Stop};
+use super::client::Client;
 use super::fetch::Place;
-use super::repo::{self, Entry, RepoId, is_commit};
+use super::listing;
+use super::repo::{Entry, RepoId, check_revision, is_commit};
 use super::select::{self, Purpose, Selection};
 use super::settings::Settings;
-use super::{HubError, Result};
+use super::{HubError, Result, Stop};
 
 /// Files that are fetched at a time.
 const FETCHES: usize = 8;
@@ -43,8 +44,18 @@ pub(crate) struct Found {
 /// # Errors
 /// Where it has them and they cannot be what they are wanted for.
 pub(crate) fn is_cached(ask: &Ask<'_>, settings: &Settings) -> Result<bool> {
-    repo::check_revision(ask.revision)?;
+    check_revision(ask.revision)?;
     Ok(in_cache(ask, &Cache::new(&settings.cache, ask.repo))?.is_some())
+}
+
+/// Whether the Hub has a packed checkpoint there.
+///
+/// # Errors
+/// Where it does not say.
+pub(crate) fn is_packed(ask: &Ask<'_>, settings: &Settings, stop: Stop) -> Result<bool> {
+    let client = Client::new(settings.clone(), stop)?;
+    let (_, entries) = listing(ask, &client, &Cache::new(&settings.cache, ask.repo))?;
+    Ok(select::is_packed(&entries))
 }
 
 /// Finds a repository's files; `progress` is told of what is fetched.
@@ -52,7 +63,7 @@ pub(crate) fn is_cached(ask: &Ask<'_>, settings: &Settings) -> Result<bool> {
 /// # Errors
 /// Where they are not in the cache and cannot, or may not, be fetched.
 pub(crate) fn find(ask: &Ask<'_>, settings: Settings, stop: Stop, progress: &dyn Progress) -> Result<Found> {
-    repo::check_revision(ask.revision)?;
+    check_revision(ask.revision)?;
     let cache = Cache::new(&settings.cache, ask.repo);
     if let Some(found) = in_cache(ask, &cache)? {
         return Ok(found);
@@ -66,6 +77,7 @@ pub(crate) fn find(ask: &Ask<'_>, settings: Settings, stop: Stop, progress: &dyn
     let selection = selection(ask, &place, &entries)?;
     let missing: Vec<&Entry> =
         selection.wanted.iter().filter(|entry| !cache.has(&commit, entry)).copied().collect();
+    cache.check_case(&selection.wanted)?;
     check_space(&cache, &missing)?;
     fetch_all(&place, &missing, progress)?;
     let mut notes = Vec::new();
@@ -80,11 +92,11 @@ pub(crate) fn find(ask: &Ask<'_>, settings: Settings, stop: Stop, progress: &dyn
 pub(crate) fn listing(ask: &Ask<'_>, client: &Client, cache: &Cache) -> Result<(String, Vec<Entry>)> {
     let commit = match is_commit(ask.revision) {
         true => ask.revision.to_owned(),
-        false => repo::commit(client, ask.repo, ask.revision)?,
+        false => listing::commit(client, ask.repo, ask.revision)?,
     };
     let entries = match cache.listing(&commit) {
         Some(entries) => entries,
-        None => repo::list(client, ask.repo, &commit)?,
+        None => listing::list(client, ask.repo, &commit)?,
     };
     cache.prepare()?;
     cache.keep_listing(&commit, &entries)?;

@@ -2,7 +2,7 @@
 //! what is published there.
 //!
 //! From the outside in: `settings` is what the environment says, `client` makes requests (`retry` says
-//! when again, `refusal` what a bad answer means), `repo` asks what a repository holds, `cache` is the
+//! when again, `refusal` what a bad answer means), `repo` and `listing` are what a repository holds, `cache` is the
 //! folder on disk, `fetch` brings one file there and `download` all that are
 //! wanted; `stream` brings shards while they are packed,
 //! by the `headers` that it asks for first; `publish` makes a commit of a folder, and `upload` stores its large files.
@@ -16,8 +16,10 @@ mod client;
 mod download;
 mod error;
 mod fetch;
+mod folder;
 mod hash;
 mod headers;
+mod listing;
 mod proxy;
 mod publish;
 mod refusal;
@@ -25,16 +27,17 @@ mod repo;
 mod retry;
 mod select;
 mod settings;
+mod stop;
 mod stream;
 mod upload;
 mod url;
 
 pub(crate) use check::check_source;
-pub(crate) use client::Stop;
-pub(crate) use download::{Ask, find, is_cached};
+pub(crate) use download::{Ask, find, is_cached, is_packed};
 pub(crate) use error::{HubError, Result};
 pub(crate) use publish::{Published, Target, publish};
 pub(crate) use repo::RepoId;
 pub(crate) use select::Purpose;
 pub(crate) use settings::Settings;
+pub(crate) use stop::Stop;
 pub(crate) use stream::{Arriving, Streamed, open as open_stream};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Request};
 use super::error::io_error;
+use super::folder::{Local, files, sample, superfluous};
 use super::hash::of_file;
+use super::listing;
 use super::refusal::About;
-use super::repo::{self, Entry, Hash, RepoId, check_revision, is_inside};
+use super::repo::{Entry, Hash, RepoId, check_revision};
 use super::settings::Settings;
 use super::upload::Upload;
 use super::url::encode;
@@ -46,13 +48,6 @@ pub(crate) struct Published {
     pub(crate) unchanged: Vec<(String, u64)>,
     /// Weights of an older checkpoint, taken away.
     pub(crate) removed: Vec<String>,
-}
-
-/// A file of the folder.
-pub(super) struct Local {
-    pub(super) path: String,
-    pub(super) file: PathBuf,
-    pub(super) bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -98,8 +93,8 @@ pub(crate) fn publish(
     let client = Client::new(settings, stop)?;
     let publisher = Publisher { client: &client, target };
     publisher.make()?;
-    let head = repo::commit(&client, target.repo, target.revision)?;
-    let there = repo::list(&client, target.repo, &head)?;
+    let head = listing::commit(&client, target.repo, target.revision)?;
+    let there = listing::list(&client, target.repo, &head)?;
     let (changed, unchanged) = publisher.compare(&files, &there)?;
     let removed = superfluous(&files, &there);
     let url = client.settings.endpoint.below(&format!("/{}/tree/{}", target.repo, encode(target.revision)));
@@ -145,7 +140,7 @@ impl Publisher<'_> {
         match self.post("/api/repos/create", &body) {
             Ok(_) | Err(HubError::Status { status: 409, .. }) => {}
             // Who may write to a repository need not be one who may make others.
-            Err(error) => drop(repo::commit(self.client, repo, MAIN).map_err(|_| error)?),
+            Err(error) => drop(listing::commit(self.client, repo, MAIN).map_err(|_| error)?),
         }
         if self.target.revision == MAIN {
             return Ok(());
@@ -245,62 +240,4 @@ fn ignored(repo: &RepoId, path: &str) -> HubError {
     HubError::Usage(format!(
         "`{path}`: the `.gitignore` of `{repo}` would leave it out; take that line away first"
     ))
-}
-
-fn sample(path: &Path, bytes: usize) -> Result<Vec<u8>> {
-    use std::io::Read;
-    let file = fs::File::open(path).map_err(io_error("open", path))?;
-    let mut sample = Vec::new();
-    file.take(bytes as u64).read_to_end(&mut sample).map_err(io_error("read", path))?;
-    Ok(sample)
-}
-
-/// Weights and an index of the repository that the folder has none of: they would be taken for the
-/// checkpoint's.
-fn superfluous(files: &[Local], there: &[Entry]) -> Vec<String> {
-    let local: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    let weights = |path: &str| path.ends_with(".safetensors") || path == glyd_format::index::INDEX_NAME;
-    let old = there.iter().map(|entry| entry.path.as_str());
-    let old = old.filter(|path| !path.contains('/') && weights(path) && !local.contains(path));
-    old.map(str::to_owned).collect()
-}
-
-/// The folder's files, by their paths in it.
-fn files(dir: &Path) -> Result<Vec<Local>> {
-    let mut files = Vec::new();
-    walk(dir, Path::new(""), &mut files)?;
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(files)
-}
-
-fn walk(dir: &Path, below: &Path, files: &mut Vec<Local>) -> Result<()> {
-    const DEPTH_MAX: usize = 32;
-    let here = dir.join(below);
-    for entry in fs::read_dir(&here).map_err(io_error("list", &here))? {
-        let name = entry.map_err(io_error("list", &here))?.file_name();
-        let path = below.join(&name);
-        let file = dir.join(&path);
-        // What the Hub, git and this program keep for themselves.
-        let hidden = name
-            .to_str()
-            .is_some_and(|name| name == ".git" || name == ".cache" || name.starts_with(".glyd-"));
-        if hidden {
-            continue;
-        }
-        let found = fs::symlink_metadata(&file).map_err(io_error("look at", &file))?;
-        let text = path.to_str().filter(|path| is_inside(path));
-        match text {
-            Some(_) if found.is_dir() && path.components().count() < DEPTH_MAX => walk(dir, &path, files)?,
-            Some(text) if found.is_file() => {
-                files.push(Local { path: text.to_owned(), file, bytes: found.len() });
-            }
-            _ => {
-                let file = file.display();
-                return Err(HubError::Usage(format!(
-                    "`{file}` cannot be published: no regular file, or of an odd name"
-                )));
-            }
-        }
-    }
-    Ok(())
 }

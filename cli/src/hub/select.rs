@@ -17,6 +17,8 @@ pub(crate) enum Purpose {
     Source,
     /// To be verified: a packed checkpoint, whole.
     Packed,
+    /// To be looked at, whichever it is.
+    Either,
 }
 
 /// A repository's files by what they are to the purpose.
@@ -30,6 +32,11 @@ pub(crate) struct Selection<'a> {
 /// The index of the weights, where the repository has one: it is needed before it is known what is wanted.
 pub(crate) fn index(entries: &[Entry]) -> Option<&Entry> {
     entries.iter().find(|entry| entry.path == INDEX_NAME)
+}
+
+/// Whether they are those of a packed checkpoint.
+pub(crate) fn is_packed(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| entry.path == MANIFEST_NAME)
 }
 
 /// The files that are wanted, of which `index` is the index of the weights.
@@ -48,6 +55,8 @@ pub(crate) fn select<'a>(
     let weights: BTreeSet<String> = match purpose {
         Purpose::Source => source(dir, &tops, index)?,
         Purpose::Packed => packed(dir, &tops, entries)?,
+        Purpose::Either if tops.contains(MANIFEST_NAME) => packed(dir, &tops, entries)?,
+        Purpose::Either => source(dir, &tops, index)?,
     };
     let there: BTreeSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
     let missing: Vec<String> =

@@ -11,12 +11,12 @@ use glyd_format::Checkpoint;
 use glyd_format::weights::Arrivals;
 
 use super::cache::Cache;
-use super::client::{Client, Stop};
+use super::client::Client;
 use super::download::{Ask, listing, selection};
 use super::fetch::Place;
 use super::repo::{Entry, RepoId};
 use super::settings::Settings;
-use super::{HubError, Result};
+use super::{HubError, Result, Stop};
 
 /// Shards that are on disk at a time, where no more are needed at once.
 const AHEAD: usize = 2;
@@ -78,6 +78,7 @@ pub(crate) fn open(ask: &Ask<'_>, settings: Settings, stop: Stop) -> Result<Stre
     let (commit, entries) = listing(ask, &client, &cache)?;
     let place = Place { client: &client, repo: ask.repo, cache: &cache, commit: &commit };
     let wanted = selection(ask, &place, &entries)?.wanted;
+    cache.check_case(&wanted)?;
     let (shards, others): (Vec<&Entry>, Vec<&Entry>) =
         wanted.into_iter().partition(|entry| is_weights(entry));
     others

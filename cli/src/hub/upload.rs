@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::{Client, Payload, Request, Response};
-use super::publish::Local;
+use super::folder::Local;
 use super::refusal::About;
 use super::url::Url;
 use super::{HubError, Result};

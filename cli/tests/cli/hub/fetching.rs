@@ -119,6 +119,28 @@ fn a_packed_model_on_the_hub_is_verified() {
 }
 
 #[test]
+fn a_model_on_the_hub_is_inspected_by_its_headers() {
+    let hub = Hub::sharded();
+    let local = hub.run(&["inspect", "model"]).ends(0);
+    let ran = hub.run(&["inspect", "org/model"]).ends(0);
+    assert_eq!(
+        ran.stdout.lines().skip(1).collect::<Vec<_>>(),
+        local.stdout.lines().skip(1).collect::<Vec<_>>()
+    );
+    let sent: u64 =
+        hub.mock.seen().iter().filter(|seen| seen.port == Port::Storage).map(|seen| seen.sent).sum();
+    let weights = hub.folder.names("model").into_iter().filter(|name| name.ends_with(".safetensors"));
+    let weights: u64 =
+        weights.map(|name| fs::metadata(hub.folder.path("model").join(name)).unwrap().len()).sum();
+    assert!(sent <= weights.min(300_000), "{sent} bytes of {weights}");
+    hub.run(&["pack", "model", "packed"]).ends(0);
+    hub.mock.add("org/packed", glyd_fixtures::mock_hub::Repo::of_folder(&hub.folder.path("packed")));
+    hub.run(&["inspect", "org/packed"]).ends(0).prints(&["packed from `model`"]);
+    hub.run(&["inspect", "org/packed", "--no-download", "--json"]).ends(0);
+    hub.run(&["inspect", "org/none"]).ends(2).says(&["private, gated, or not there"]);
+}
+
+#[test]
 fn only_what_is_needed_is_fetched() {
     let hub = Hub::new();
     hub.change(|files| {
