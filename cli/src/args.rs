@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use glyd_format::Layout;
 
 /// Lossless packing of bf16 model checkpoints.
@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 const STATUS: &str = "\
 Exit status:
     0  done, and the answer is good
-    1  looked, and the answer is no: damage found, nothing to pack
+    1  looked, and the answer is no: damage found, nothing to pack, does not fit
     2  could not do it: usage, a missing or unreadable source, tensors missing from it, disk, network
   130  interrupted";
 
@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show what is in a packed checkpoint, or what packing another would do.
     Inspect(Inspect),
+    /// Tell whether a model fits a GPU, in bf16 and packed, and show the sum.
+    Fit(Fit),
     /// List the model types that are known, or explain one: what is packed, merged, stacked.
     Families(Families),
     /// Write a packed checkpoint's model card, README.md, which takes in the source's.
@@ -130,6 +132,51 @@ pub(crate) struct Inspect {
 
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
+pub(crate) struct Fit {
+    /// The model: a folder, packed or not, or a model of the Hub (owner/name).
+    pub(crate) model: String,
+    /// The card: a name ("RTX 4090", L40S), a size (48GB is what a card sold as that reports; 48GiB,
+    /// 49140MiB, bytes), several ("2x RTX 4090"), auto for this machine's own, or all that are known.
+    #[arg(long, value_name = "CARD", allow_hyphen_values = true)]
+    pub(crate) gpu: Option<String>,
+    /// Tokens of each sequence [default: 8192, or the model's own where that is less].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) context: Option<u64>,
+    /// Sequences at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub(crate) batch: u64,
+    /// Cards that share the model [default: as many as --gpu names].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
+    pub(crate) tensor_parallel: Option<u64>,
+    /// What keys and values are stored as.
+    #[arg(long, value_enum, default_value_t = FitCache::Bf16)]
+    pub(crate) kv_dtype: FitCache,
+    /// What the runtime takes on each card beside weights and cache, in GiB: an assumption.
+    #[arg(long, value_name = "GIB", default_value = "1.5", value_parser = parse_gib)]
+    pub(crate) runtime: u64,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
+    /// Count the weights of a folder, and write nothing: packed sizes are exact then.
+    #[arg(long)]
+    pub(crate) measure: bool,
+    /// Show every term and where it is from.
+    #[arg(long)]
+    pub(crate) why: bool,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
+}
+
+/// What keys and values are stored as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FitCache {
+    /// Two bytes.
+    Bf16,
+    /// One byte.
+    Fp8,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
 pub(crate) struct Families {
     /// A model type, as `model_type` of config.json has it.
     pub(crate) model_type: Option<String>,
@@ -206,6 +253,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     if bytes == 0 { Err("expected more than nothing".to_owned()) } else { Ok(bytes) }
 }
 
+fn parse_gib(text: &str) -> Result<u64, String> {
+    let wrong = || "expected GiB, as 1.5 or 0".to_owned();
+    if text.parse() == Ok(0.0) {
+        return Ok(0);
+    }
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if digits { parse_bytes(&format!("{text}GiB")).map_err(|_| wrong()) } else { Err(wrong()) }
+}
+
 fn parse_threads(text: &str) -> Result<usize, String> {
     const THREADS_MAX: usize = 4096;
     let threads = text.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
@@ -249,6 +305,15 @@ mod tests {
                 let words = words.split(' ').map(|word| word.trim_matches('"'));
                 Cli::try_parse_from(std::iter::once("glyd").chain(words)).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn a_runtime_is_in_gib() {
+        assert_eq!(parse_gib("1.5"), Ok(3 << 29));
+        assert_eq!(parse_gib("0"), Ok(0));
+        for text in ["", "-1", "inf", "NaN", "1e9", "2GiB", "99999999999999"] {
+            assert!(parse_gib(text).is_err(), "{text}");
         }
     }
 

@@ -204,7 +204,7 @@ fn damaged(args: &Inspect, findings: &[Finding]) -> Result<Status, Failure> {
 }
 
 /// Names and headers of what is saved as it is: in the manifest's order, where it has one.
-fn plain(packed: &Packed) -> Vec<(&str, &Tensor)> {
+pub(crate) fn plain(packed: &Packed) -> Vec<(&str, &Tensor)> {
     let weights = packed.weights();
     let tensor = |name| Some((name, weights.tensor(weights.find(name)?)));
     if let Some(tensors) = &packed.manifest().tensors {

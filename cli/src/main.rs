@@ -6,6 +6,7 @@ mod args;
 mod card;
 mod demo;
 mod families;
+mod fit;
 mod hub;
 mod inspect;
 mod meter;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => ("pack", args.voice.json, pack::run(args)),
         Command::Verify(args) => ("verify", args.voice.json, verify::run(args)),
         Command::Inspect(args) => ("inspect", args.json, inspect::run(args)),
+        Command::Fit(args) => ("fit", args.voice.json, fit::run(args)),
         Command::Families(args) => ("families", args.json, families::run(args)),
         Command::Card(args) => ("card", args.voice.json, card::run(args)),
         Command::Publish(args) => ("publish", args.voice.json, publish::run(args)),

@@ -87,19 +87,19 @@ fn opened(args: &Pack, model: Model) -> Result<Opened, Failure> {
 }
 
 /// The model of the Hub that a name is: where nothing of that name is here.
-fn repo(name: &Path) -> Option<RepoId> {
+pub(crate) fn repo(name: &Path) -> Option<RepoId> {
     match std::fs::symlink_metadata(name) {
         Ok(_) => None,
         Err(_) => name.to_str().and_then(RepoId::parse),
     }
 }
 
-fn ask<'a>(repo: &'a RepoId, args: &'a FromHub, purpose: Purpose) -> Ask<'a> {
+pub(crate) fn ask<'a>(repo: &'a RepoId, args: &'a FromHub, purpose: Purpose) -> Ask<'a> {
     let revision = args.revision.as_deref().unwrap_or(REVISION);
     Ask { repo, revision, purpose, forbidden: args.no_download.then_some("--no-download") }
 }
 
-fn say_taken(repo: &RepoId, quiet: bool) {
+pub(crate) fn say_taken(repo: &RepoId, quiet: bool) {
     if !quiet {
         output::say(&format!("glyd: note: no folder is named `{repo}`: it is taken as a model of the Hub"));
     }

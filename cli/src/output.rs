@@ -48,6 +48,8 @@ pub(crate) enum Failure {
     Verify(glyd_verify::Error),
     /// One could not be had from the Hub, or published there.
     Hub(HubError),
+    /// It cannot be said what a model takes.
+    Unknown(glyd_gpu::fit::CannotSay),
     /// The command line makes no sense.
     Usage(String),
     /// Stdout could not be written.
@@ -78,6 +80,12 @@ impl From<HubError> for Failure {
             HubError::Checkpoint(error) => Failure::Format(error),
             error => Failure::Hub(error),
         }
+    }
+}
+
+impl From<glyd_gpu::fit::CannotSay> for Failure {
+    fn from(error: glyd_gpu::fit::CannotSay) -> Self {
+        Failure::Unknown(error)
     }
 }
 
@@ -112,6 +120,7 @@ impl Failure {
             Failure::Packers(Packers::Interrupted) | Failure::Verify(Verify::Interrupted) => "interrupted",
             Failure::Hub(error) => error.kind(),
             Failure::Usage(_) => "usage",
+            Failure::Unknown(_) => "unknown",
             Failure::Packers(_) | Failure::Verify(_) | Failure::Stdout(_) => "io",
         }
     }
@@ -130,6 +139,7 @@ impl Failure {
             Failure::Verify(error) => vec![chain(error)],
             Failure::Hub(error) => vec![chain(error)],
             Failure::Usage(message) => vec![message.clone()],
+            Failure::Unknown(error) => vec![error.to_string()],
             Failure::Stdout(error) => vec![format!("cannot write to stdout: {error}")],
         }
     }

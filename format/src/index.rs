@@ -46,7 +46,14 @@ impl Index {
     /// # Errors
     /// Where it cannot be read, is no index, or names a file elsewhere.
     pub fn read(path: &Path) -> Result<Index> {
-        let text = read_small(path, INDEX_BYTES_MAX)?;
+        Index::parse(path, &read_small(path, INDEX_BYTES_MAX)?)
+    }
+
+    /// As [`Index::read`], of a text; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// Where it is no index, or names a file elsewhere.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Index> {
         let invalid = |expected: &str, found: String| Invalid {
             file: Some(path.to_owned()),
             expected: expected.to_owned(),
@@ -54,8 +61,8 @@ impl Index {
             hint: Some("fetch the index again, or tell who made it".to_owned()),
             ..Invalid::default()
         };
-        let text: Text = check_keys(&text)
-            .and_then(|()| serde_json::from_slice(&text))
+        let text: Text = check_keys(text)
+            .and_then(|()| serde_json::from_slice(text))
             .map_err(|error| invalid("an index with a `weight_map` of tensors and files", found(&error)))?;
         let total: Option<Total> = text.metadata.and_then(|text| serde_json::from_str(text.get()).ok());
         let weight_map = text.weight_map.0;

@@ -119,7 +119,7 @@ impl Progress for Followed<'_> {
 }
 
 /// Plans what is saved; `leave` is what must not be packed.
-fn plan_for(checkpoint: &Checkpoint, options: &Options, leave: &BTreeSet<String>) -> Result<Plan> {
+pub(crate) fn plan_for(checkpoint: &Checkpoint, options: &Options, leave: &BTreeSet<String>) -> Result<Plan> {
     let nothing = |reason: String| Error::NothingToPack { path: checkpoint.dir().to_owned(), reason };
     if checkpoint.config().is_null() {
         return Err(glyd_format::Invalid {

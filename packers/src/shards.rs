@@ -22,7 +22,7 @@ use crate::write::{Entry, ShardFile, Sources, write_shard};
 use ahead::{Spool, Uses};
 
 /// A matrix that packed would be larger than its weights by more than this part is saved as it is.
-const GROWTH_MAX: u64 = 100;
+pub(crate) const GROWTH_MAX: u64 = 100;
 
 /// What was written of a plan.
 pub(crate) enum Written {

@@ -72,7 +72,7 @@ pub(crate) enum HubError {
     /// The files are not what a checkpoint's are.
     #[error(transparent)]
     Checkpoint(#[from] glyd_format::Error),
-    #[error("interrupted: what was fetched is kept, and the next run goes on from there")]
+    #[error("interrupted: the next run goes on with what is there")]
     Interrupted,
 }
 

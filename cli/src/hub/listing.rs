@@ -16,10 +16,24 @@ const PAGES_MAX: usize = 1000;
 
 /// What the Hub says of a repository at a revision.
 #[derive(Debug, Deserialize)]
-struct Info {
-    sha: String,
+pub(crate) struct Info {
+    /// The commit.
+    pub(crate) sha: String,
     #[serde(default)]
     disabled: Option<bool>,
+    /// The names of the files at its top.
+    #[serde(default, rename = "siblings", deserialize_with = "tops")]
+    pub(crate) files: Vec<String>,
+}
+
+fn tops<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Sibling {
+        rfilename: String,
+    }
+    let siblings = Option::<Vec<Sibling>>::deserialize(deserializer)?.unwrap_or_default();
+    let names = siblings.into_iter().map(|sibling| sibling.rfilename);
+    Ok(names.filter(|name| is_inside(name) && !name.contains('/')).collect())
 }
 
 #[derive(Deserialize)]
@@ -47,9 +61,17 @@ struct Lfs {
 /// # Errors
 /// Where the Hub does not say.
 pub(crate) fn commit(client: &Client, repo: &RepoId, revision: &str) -> Result<String> {
+    info(client, repo, revision).map(|info| info.sha)
+}
+
+/// What the Hub says of a repository at a revision.
+///
+/// # Errors
+/// Where it does not say, or has disabled it.
+pub(crate) fn info(client: &Client, repo: &RepoId, revision: &str) -> Result<Info> {
     let path = format!("/api/models/{repo}/revision/{}", encode(revision));
-    let request =
-        Request::get(client.settings.endpoint.below(&path), About::reading(repo.name(), revision, None));
+    let about = About::reading(repo.name(), revision, None);
+    let request = Request::get(client.settings.endpoint.below(&path), about);
     let (info, response): (Info, _) =
         client.json(&request, "what the Hub says of a model, with its `sha`")?;
     if info.disabled == Some(true) {
@@ -63,7 +85,7 @@ pub(crate) fn commit(client: &Client, repo: &RepoId, revision: &str) -> Result<S
             found: format!("{:?}", info.sha),
         });
     }
-    Ok(info.sha)
+    Ok(info)
 }
 
 /// All files of a commit, in the order of their paths.

@@ -5,7 +5,8 @@
 //! when again, `refusal` what a bad answer means), `repo` and `listing` are what a repository holds, `cache` is the
 //! folder on disk, `fetch` brings one file there and `download` all that are
 //! wanted; `stream` brings shards while they are packed,
-//! by the `headers` that it asks for first; `publish` makes a commit of a folder, and `upload` stores its large files.
+//! by the `headers` that it asks for first, and
+//! `describe` tells of a model by these alone; `publish` makes a commit of a folder, and `upload` stores its large files.
 //!
 //! Everything that comes from the network is held to what it must be before it is used: names stay
 //! inside the cache, sizes are those that were announced, contents have their hashes.
@@ -13,6 +14,7 @@
 mod cache;
 mod check;
 mod client;
+mod describe;
 mod download;
 mod error;
 mod fetch;
@@ -33,6 +35,7 @@ mod upload;
 mod url;
 
 pub(crate) use check::check_source;
+pub(crate) use describe::{Described, describe};
 pub(crate) use download::{Ask, find, is_cached, is_packed};
 pub(crate) use error::{HubError, Result};
 pub(crate) use publish::{Published, Target, publish};

@@ -14,6 +14,7 @@ use super::cache::Cache;
 use super::client::Client;
 use super::download::{Ask, listing, selection};
 use super::fetch::Place;
+use super::headers::Remote;
 use super::repo::{Entry, RepoId};
 use super::settings::Settings;
 use super::{HubError, Result, Stop};
@@ -118,7 +119,7 @@ fn headers(place: &Place<'_>, shards: &[&Entry]) -> Result<Vec<(String, Vec<u8>,
     let mut headers = Vec::new();
     for shards in shards.chunks(HEADERS) {
         let texts: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
-            let asked: Vec<_> = shards.iter().map(|entry| scope.spawn(|| place.header(entry))).collect();
+            let asked: Vec<_> = shards.iter().map(|entry| scope.spawn(|| header(place, entry))).collect();
             let lost = |_| Err(HubError::Interrupted);
             asked.into_iter().map(|asked| asked.join().unwrap_or_else(lost)).collect()
         });
@@ -127,6 +128,12 @@ fn headers(place: &Place<'_>, shards: &[&Entry]) -> Result<Vec<(String, Vec<u8>,
         }
     }
     Ok(headers)
+}
+
+fn header(place: &Place<'_>, entry: &Entry) -> Result<Vec<u8>> {
+    let Place { client, repo, commit, .. } = *place;
+    let remote = Remote { client, repo: repo.name(), commit, path: &entry.path };
+    remote.header(Some(entry.bytes)).map(|(text, _)| text)
 }
 
 impl Arriving {

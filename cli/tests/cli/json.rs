@@ -191,6 +191,24 @@ fn inspect_of_a_checkpoint_that_is_not_packed_is_as_documented() {
 }
 
 #[test]
+fn fit_is_as_documented() {
+    let mut documented = Documented::under("fit");
+    let snapshot = "snapshots/0123456789abcdef0123456789abcdef01234567";
+    let folder = Folder::new();
+    glyd_fixtures::Recipe::named("llama").make(&folder.path(snapshot));
+    let tool = folder.path("nvidia-smi");
+    fs::write(&tool, "#!/bin/sh\necho 'NVIDIA L4, 23034, 20000'\n").unwrap();
+    fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for arguments in [&[][..], &["--gpu", "L4"], &["--gpu", "all"], &["--gpu", "auto"]] {
+        let arguments = [&["fit", snapshot, "--json", "--context", "100"], arguments].concat();
+        let mut command = folder.command(arguments);
+        let path = format!("{}:/bin:/usr/bin", folder.dir().display());
+        documented.hold(&crate::util::Ran::of(&command.env("PATH", path).output().unwrap()).ends(0).json());
+    }
+    documented.all_printed();
+}
+
+#[test]
 fn families_is_as_documented() {
     let mut documented = Documented::under("families");
     let folder = Folder::new();
@@ -223,6 +241,7 @@ fn errors_are_as_documented() {
         (&["pack", "f32", "out"], 1, "nothing-to-pack"),
         (&["pack", "model", "model"], 2, "output"),
         (&["pack", "model", "no/such/out"], 2, "io"),
+        (&["fit", "f32", "--context", "1"], 2, "unknown"),
     ] {
         let ran = folder.run([arguments, &["--json"]].concat()).ends(status);
         let document = ran.json();
@@ -239,6 +258,7 @@ fn errors_are_as_documented() {
         "unsupported",
         "nothing-to-pack",
         "output",
+        "unknown",
         "io",
         "not-found",
         "auth",

@@ -9,6 +9,8 @@
 )]
 
 mod files;
+mod fit;
+mod fit_hub;
 mod hub;
 mod inspect;
 mod interrupt;

@@ -51,8 +51,29 @@ fn a_cache_that_is_named_by_a_relative_path_has_links_that_hold() {
 fn a_name_in_other_letters_is_hinted_at() {
     let hub = Hub::new();
     hub.run(&["pack", "org/model", "out"]).ends(0);
-    let ran = hub.run(&["pack", "Org/Model", "out", "--no-download"]).ends(2);
-    ran.says(&["not in the cache", "the cache has `org/model`: name it so"]);
+    for command in [&["pack", "Org/Model", "out"][..], &["fit", "Org/Model"], &["verify", "Org/Model"]] {
+        let ran = hub.run(&[command, &["--no-download"]].concat()).ends(2);
+        ran.says(&["not in the cache", "the cache has `org/model`: name it so"]);
+    }
+}
+
+#[test]
+fn what_fits_is_told_of_what_is_in_the_cache_without_a_request() {
+    let hub = Hub::new();
+    let asked = hub.run(&["fit", "org/model", "--context", "10", "--json"]).ends(0).json();
+    assert!(hub.mock.seen().iter().all(|seen| !seen.path.ends_with("/README.md")));
+    hub.run(&["pack", "org/model", "out"]).ends(0);
+    hub.mock.forget();
+    for arguments in [&["--json"][..], &["--json", "--no-download"]] {
+        let told = hub.run(&[&["fit", "org/model", "--context", "10"], arguments].concat()).ends(0).json();
+        assert_eq!((&told["weights"], &told["revision"]), (&asked["weights"], &asked["revision"]));
+    }
+    assert_eq!(hub.mock.seen().len(), 0);
+    let ran = hub.run(&["fit", "org/none"]).ends(2);
+    ran.says(&[
+        "no folder is named `org/none`: it is taken as a model of the Hub",
+        "private, gated, or not there",
+    ]);
 }
 
 /// A content of the right size is not taken for the right one where it is asked to be looked at.

@@ -249,7 +249,7 @@ fn an_interrupt_leaves_what_was_fetched() {
     let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
     let ran = crate::util::Ran::of(&child.wait_with_output().unwrap()).ends(130);
-    ran.says(&["interrupted: what was fetched is kept"]);
+    ran.says(&["interrupted: the next run goes on with what is there"]);
     assert!(part.exists() && !hub.folder.path("out").exists());
 }
 
