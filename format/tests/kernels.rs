@@ -96,7 +96,8 @@ fn check_digits<K: Kernels>(kernels: K, random: &mut SplitMix64, count: usize) {
     }
 
     let mut exponents: Vec<u8> = (0..=u8::MAX).collect();
-    let nine = [(); 9].map(|()| exponents.swap_remove(random.below(exponents.len() as u64) as usize));
+    let nine = [(); 9]
+        .map(|()| exponents.swap_remove(usize::try_from(random.below(exponents.len() as u64)).unwrap()));
     let plane = *lane(random, 256).first_chunk().unwrap();
     let (mut found, mut wanted) = ([0; STEP_WEIGHTS], [0; STEP_WEIGHTS]);
     kernels.rank(&Ranks::new(&nine), &plane, &mut found);
