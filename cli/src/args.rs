@@ -36,6 +36,10 @@ pub(crate) enum Command {
     Fit(Fit),
     /// List the model types that are known, or explain one: what is packed, merged, stacked.
     Families(Families),
+    /// Write a packed checkpoint's model card, README.md, which takes in the source's.
+    Card(Card),
+    /// Publish a packed checkpoint on the Hub: verified first, and only what changed is uploaded.
+    Publish(Publish),
     /// Make a small model, pack it, verify it, and catch a flipped bit: no model, no network.
     Demo(Demo),
 }
@@ -51,10 +55,21 @@ pub(crate) struct Voice {
     pub(crate) quiet: bool,
 }
 
+/// How a model of the Hub is had.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct FromHub {
+    /// Of a model of the Hub: the branch, tag or commit [default: main].
+    #[arg(long, value_name = "REV")]
+    pub(crate) revision: Option<String>,
+    /// Ask the Hub nothing: take what is in the Hugging Face cache, as with `HF_HUB_OFFLINE=1`.
+    #[arg(long)]
+    pub(crate) no_download: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Pack {
-    /// The model: a folder with config.json and safetensors files.
+    /// The model: a folder with config.json and safetensors files, or a model of the Hub (owner/name).
     pub(crate) model: PathBuf,
     /// The folder to write: new, empty, or with a glyd checkpoint to replace.
     pub(crate) out: PathBuf,
@@ -76,6 +91,15 @@ pub(crate) struct Pack {
     /// Say what would be done, and write nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Pack a model of the Hub while it is fetched, and keep none of its weights: on disk are the output and the
+    /// shards that are being packed.
+    #[arg(long, conflicts_with_all = ["check_source", "no_download"])]
+    pub(crate) stream: bool,
+    /// Hash the source's files first, where a cache names them by their hashes.
+    #[arg(long)]
+    pub(crate) check_source: bool,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     #[command(flatten)]
     pub(crate) voice: Voice,
 }
@@ -83,8 +107,10 @@ pub(crate) struct Pack {
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Verify {
-    /// The folder of a packed checkpoint.
+    /// The packed checkpoint: its folder, or a model of the Hub (owner/name).
     pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     /// Threads [default: as many as the machine runs at once].
     #[arg(long, value_parser = parse_threads, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -92,11 +118,13 @@ pub(crate) struct Verify {
     pub(crate) voice: Voice,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Inspect {
-    /// The folder of a checkpoint, packed or not.
+    /// The checkpoint, packed or not: its folder, or a model of the Hub (owner/name).
     pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     /// Print one JSON document on stdout; docs/json.md has its fields.
     #[arg(long)]
     pub(crate) json: bool,
@@ -105,7 +133,7 @@ pub(crate) struct Inspect {
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Fit {
-    /// The model: a folder, packed or not, or a repository of the Hub (owner/name).
+    /// The model: a folder, packed or not, or a model of the Hub (owner/name).
     pub(crate) model: String,
     /// The card: a name ("RTX 4090", L40S), a size (48GB is what a card sold as that reports; 48GiB,
     /// 49140MiB, bytes), several ("2x RTX 4090"), auto for this machine's own, or all that are known.
@@ -126,9 +154,8 @@ pub(crate) struct Fit {
     /// What the runtime takes on each card beside weights and cache, in GiB: an assumption.
     #[arg(long, value_name = "GIB", default_value = "1.5", value_parser = parse_gib)]
     pub(crate) runtime: u64,
-    /// A branch, tag or commit of the repository [default: main].
-    #[arg(long, value_name = "REV")]
-    pub(crate) revision: Option<String>,
+    #[command(flatten)]
+    pub(crate) hub: FromHub,
     /// Count the weights of a folder, and write nothing: packed sizes are exact then.
     #[arg(long)]
     pub(crate) measure: bool,
@@ -156,6 +183,38 @@ pub(crate) struct Families {
     /// Print one JSON document on stdout; docs/json.md has its fields.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Card {
+    /// The folder of a packed checkpoint.
+    pub(crate) dir: PathBuf,
+    /// The model it was packed from, on the Hub (owner/name) [default: as glyd.json has it].
+    #[arg(long, value_name = "REPO")]
+    pub(crate) base_model: Option<String>,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Publish {
+    /// The folder of a packed checkpoint.
+    pub(crate) dir: PathBuf,
+    /// The model on the Hub to publish it as (owner/name), which is made where it is not there.
+    pub(crate) repo: String,
+    /// Make it a private one, where it is made.
+    #[arg(long)]
+    pub(crate) private: bool,
+    /// The branch, which is made where it is not there [default: main].
+    #[arg(long, value_name = "BRANCH")]
+    pub(crate) revision: Option<String>,
+    /// Threads that verify [default: as many as the machine runs at once].
+    #[arg(long, value_parser = parse_threads, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) voice: Voice,
 }
 
 #[derive(Debug, Args)]
@@ -217,6 +276,36 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_workflows_commands_are_commands() {
+        let pages = [
+            include_str!("../../docs/publishing/github.yml"),
+            include_str!("../../docs/publishing/gitlab.yml"),
+        ];
+        for page in pages {
+            let lines = page
+                .lines()
+                .filter_map(|line| line.split_once("glyd ").filter(|_| !line.contains("install")));
+            let lines: Vec<&str> = lines
+                .filter(|(before, _)| {
+                    before.trim_end_matches(['-', ' ', '\t']).is_empty() || before.ends_with("run: ")
+                })
+                .map(|(_, line)| line)
+                .collect();
+            assert_eq!(lines.len(), 4, "pack, verify, card and publish");
+            for line in lines {
+                let words = line
+                    .split(" | ")
+                    .next()
+                    .unwrap_or_default()
+                    .replace("$LAYOUT", "mma")
+                    .replace("$TARGET", "a/b");
+                let words = words.split(' ').map(|word| word.trim_matches('"'));
+                Cli::try_parse_from(std::iter::once("glyd").chain(words)).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -7,29 +7,36 @@ use glyd_format::finding::{Finding, Level};
 use glyd_format::header::Tensor;
 use glyd_format::layout::BASE_BYTES;
 use glyd_format::manifest::{MANIFEST_NAME, PackEntry, Version, buffer_name};
-use glyd_format::packed::Opened;
+use glyd_format::packed;
 use glyd_format::{Buffer, Checkpoint, Coding, Layout, Packed};
 use glyd_packers::{Options, SHARD_BYTES, Summary};
 use serde_json::{Value, json};
 
 use crate::args::Inspect;
+use crate::meter::Meter;
+use crate::model::{self, Looked, Opened, source};
 use crate::output::{self, Failure, SCHEMA, Status, bytes, count};
-use crate::pack::{check_folder, say_notes, source};
+use crate::pack::say_notes;
 use crate::verify::{finding, finding_line};
 
 pub(crate) fn run(args: &Inspect) -> Result<Status, Failure> {
-    check_folder(&args.dir)?;
+    // Silent: it is there so that an interrupt ends what is asked of the Hub.
+    let meter = Meter::new("looking", true);
+    let dir = match model::look(args, &meter)? {
+        Looked::Headers(opened) => return inspect_source(args, &args.dir, *opened),
+        Looked::Folder(dir) => dir,
+    };
     // A link that dangles is there too.
-    if std::fs::symlink_metadata(args.dir.join(MANIFEST_NAME)).is_ok() {
-        inspect_packed(args)
-    } else {
-        inspect_source(args)
+    if std::fs::symlink_metadata(dir.join(MANIFEST_NAME)).is_ok() {
+        return inspect_packed(&Inspect { dir, ..args.clone() });
     }
+    let opened = Opened { checkpoint: Checkpoint::open(&dir)?, source: source(&dir), arriving: None };
+    inspect_source(args, &dir, opened)
 }
 
 /// A checkpoint that is not packed: what packing it would do.
-fn inspect_source(args: &Inspect) -> Result<Status, Failure> {
-    let checkpoint = Checkpoint::open(&args.dir)?;
+fn inspect_source(args: &Inspect, dir: &Path, opened: Opened) -> Result<Status, Failure> {
+    let Opened { checkpoint, source, arriving } = opened;
     say_notes(&checkpoint);
     let options = Options {
         layout: Layout::Mma,
@@ -37,13 +44,17 @@ fn inspect_source(args: &Inspect) -> Result<Status, Failure> {
         cast: false,
         shard_bytes: SHARD_BYTES,
         threads: None,
-        source: source(&args.dir),
+        source,
     };
-    let summary = glyd_packers::plan(&checkpoint, &options)?;
+    let summary = glyd_packers::plan(&checkpoint, &options);
+    if let Some(arriving) = arriving {
+        arriving.close();
+    }
+    let summary = summary?;
     if args.json {
-        output::print_json(&source_document(&summary, &args.dir))?;
+        output::print_json(&source_document(&summary, dir))?;
     } else {
-        output::print_lines(&source_lines(&summary, &checkpoint, &args.dir))?;
+        output::print_lines(&source_lines(&summary, &checkpoint, dir))?;
     }
     Ok(Status::Good)
 }
@@ -143,7 +154,7 @@ impl PackLine<'_> {
 }
 
 fn inspect_packed(args: &Inspect) -> Result<Status, Failure> {
-    let Opened { packed, findings } = Packed::open(&args.dir)?;
+    let packed::Opened { packed, findings } = Packed::open(&args.dir)?;
     let damage = findings.iter().any(|finding| finding.level == Level::Damage);
     let Some(packed) = packed.filter(|_| !damage) else {
         return damaged(args, &findings);

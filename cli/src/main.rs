@@ -3,14 +3,17 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod card;
 mod demo;
 mod families;
 mod fit;
 mod hub;
 mod inspect;
 mod meter;
+mod model;
 mod output;
 mod pack;
+mod publish;
 mod verify;
 
 use std::process::ExitCode;
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => ("inspect", args.json, inspect::run(args)),
         Command::Fit(args) => ("fit", args.voice.json, fit::run(args)),
         Command::Families(args) => ("families", args.json, families::run(args)),
+        Command::Card(args) => ("card", args.voice.json, card::run(args)),
+        Command::Publish(args) => ("publish", args.voice.json, publish::run(args)),
         Command::Demo(args) => ("demo", false, demo::run(args)),
     };
     done.unwrap_or_else(|failure| fail(Some(command), json, &failure)).into()

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::hub::Stop;
 use crate::output::{bytes, rate, say};
 
 /// Between the lines of a log.
@@ -52,6 +53,11 @@ impl Meter {
         }
         let [done, total] = [(); 2].map(|()| AtomicU64::new(0));
         Meter { what, shown, done, total, begun: Instant::now(), stopped }
+    }
+
+    /// The flag that an interrupt sets.
+    pub(crate) fn stop(&self) -> Stop {
+        Stop::on(&self.stopped)
     }
 
     /// Seconds since the job began.

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::hub::HubError;
+
 /// The version of the JSON documents' form.
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -44,8 +46,8 @@ pub(crate) enum Failure {
     Packers(glyd_packers::Error),
     /// One could not be verified.
     Verify(glyd_verify::Error),
-    /// The Hub could not be asked.
-    Hub(crate::hub::HubError),
+    /// One could not be had from the Hub, or published there.
+    Hub(HubError),
     /// It cannot be said what a model takes.
     Unknown(glyd_gpu::fit::CannotSay),
     /// The command line makes no sense.
@@ -72,9 +74,12 @@ impl From<glyd_verify::Error> for Failure {
     }
 }
 
-impl From<crate::hub::HubError> for Failure {
-    fn from(error: crate::hub::HubError) -> Self {
-        Failure::Hub(error)
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        match error {
+            HubError::Checkpoint(error) => Failure::Format(error),
+            error => Failure::Hub(error),
+        }
     }
 }
 
@@ -95,7 +100,8 @@ impl Failure {
         match self {
             Failure::Packers(glyd_packers::Error::NothingToPack { .. }) => Status::No,
             Failure::Packers(glyd_packers::Error::Interrupted)
-            | Failure::Verify(glyd_verify::Error::Interrupted) => Status::Interrupted,
+            | Failure::Verify(glyd_verify::Error::Interrupted)
+            | Failure::Hub(HubError::Interrupted) => Status::Interrupted,
             _ => Status::Failed,
         }
     }
@@ -112,8 +118,8 @@ impl Failure {
             Failure::Packers(Packers::Output { .. }) => "output",
             Failure::Packers(Packers::Mismatch { .. }) => "defect",
             Failure::Packers(Packers::Interrupted) | Failure::Verify(Verify::Interrupted) => "interrupted",
+            Failure::Hub(error) => error.kind(),
             Failure::Usage(_) => "usage",
-            Failure::Hub(_) => "network",
             Failure::Unknown(_) => "unknown",
             Failure::Packers(_) | Failure::Verify(_) | Failure::Stdout(_) => "io",
         }
@@ -131,8 +137,8 @@ impl Failure {
             }
             Failure::Packers(error) => vec![chain(error)],
             Failure::Verify(error) => vec![chain(error)],
-            Failure::Usage(message) => vec![message.clone()],
             Failure::Hub(error) => vec![chain(error)],
+            Failure::Usage(message) => vec![message.clone()],
             Failure::Unknown(error) => vec![error.to_string()],
             Failure::Stdout(error) => vec![format!("cannot write to stdout: {error}")],
         }

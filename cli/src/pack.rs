@@ -1,35 +1,39 @@
 //! `glyd pack`.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
-
+use glyd_format::Checkpoint;
 use glyd_format::manifest::Source;
-use glyd_format::{Checkpoint, Error, Invalid};
 use glyd_packers::{Options, Summary};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::Pack;
 use crate::meter::Meter;
+use crate::model;
 use crate::output::{self, Failure, SCHEMA, Status, bytes, count, rate};
 
 /// Lines of a list that people read; the rest is in `--json`.
 const LIST_LINES: usize = 10;
 
 pub(crate) fn run(args: &Pack) -> Result<Status, Failure> {
-    check_folder(&args.model)?;
-    let checkpoint = Checkpoint::open(&args.model)?;
+    let meter = Meter::new("packing", args.voice.quiet || args.dry_run);
+    let model::Opened { checkpoint, source, arriving } = model::open(args, &meter)?;
     if !args.voice.quiet {
         say_notes(&checkpoint);
     }
-    let options = options(args);
-    let meter = Meter::new("packing", args.voice.quiet || args.dry_run);
+    let options = options(args, source);
     let summary = if args.dry_run {
         glyd_packers::plan(&checkpoint, &options)
     } else {
         glyd_packers::pack(&checkpoint, &args.out, &options, &meter)
     };
     meter.finish();
+    if let Some(arriving) = arriving {
+        arriving.close();
+        // The Hub's own error says more than that of the file that did not come.
+        if let Some(error) = arriving.failure().filter(|_| summary.is_err()) {
+            return Err(error.into());
+        }
+    }
     let summary = summary?;
     if !args.voice.quiet {
         say_dropped(&summary);
@@ -60,58 +64,15 @@ fn say_dropped(summary: &Summary) {
     }
 }
 
-/// A model that is no folder is no typing error to be taken for something else.
-pub(crate) fn check_folder(model: &Path) -> Result<(), Failure> {
-    let (found, hint) = match std::fs::metadata(model) {
-        Ok(metadata) if metadata.is_dir() => return Ok(()),
-        Ok(_) => ("a file", "name the folder that holds it"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            ("none of that name", "a model of a hub is fetched first, with `hf download` for example")
-        }
-        Err(source) => return Err(Error::Io { action: "open", path: model.to_owned(), source }.into()),
-    };
-    let invalid = Invalid {
-        file: Some(model.to_owned()),
-        expected: "the folder of a checkpoint".to_owned(),
-        found: found.to_owned(),
-        hint: Some(hint.to_owned()),
-        ..Invalid::default()
-    };
-    Err(Failure::Format(invalid.into()))
-}
-
-fn options(args: &Pack) -> Options {
+fn options(args: &Pack, source: Source) -> Options {
     Options {
         layout: args.layout,
         merge: !args.no_merge,
         cast: args.cast,
         shard_bytes: args.shard_size,
         threads: args.threads,
-        source: source(&args.model),
+        source,
     }
-}
-
-/// What the manifest says of a model that is named by a folder.
-pub(crate) fn source(model: &Path) -> Source {
-    let repo = model.as_os_str().as_bytes().to_vec();
-    let absolute = std::path::absolute(model).unwrap_or_else(|_| model.to_owned());
-    Source { repo, revision: revision(&absolute) }
-}
-
-/// The commit of a Hugging Face cache's snapshot: the folder below `snapshots`.
-fn revision(path: &Path) -> Option<String> {
-    let hash = |name: &&str| {
-        name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-    };
-    let parts: Vec<&str> = path
-        .components()
-        .map(|part| match part {
-            Component::Normal(name) => name.to_str().unwrap_or_default(),
-            _ => "",
-        })
-        .collect();
-    let commit = parts.windows(2).rev().find(|pair| pair[0] == "snapshots" && hash(&pair[1]));
-    commit.map(|pair| pair[1].to_owned())
 }
 
 /// The document of `glyd pack --json`.
@@ -280,19 +241,4 @@ fn dropped_lines(summary: &Summary) -> Vec<String> {
         lines.push(format!("             and {} more: see --json", summary.dropped.len() - LIST_LINES));
     }
     lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_snapshot_has_its_commit() {
-        let commit = "0123456789abcdef0123456789abcdef01234567";
-        let path = format!("/cache/models--a--b/snapshots/{commit}");
-        assert_eq!(revision(Path::new(&path)).as_deref(), Some(commit));
-        assert_eq!(revision(Path::new(&format!("{path}/sub"))).as_deref(), Some(commit));
-        assert_eq!(revision(Path::new(&format!("/cache/{commit}"))), None);
-        assert_eq!(revision(Path::new("/cache/snapshots/main")), None);
-    }
 }

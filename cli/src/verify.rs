@@ -5,14 +5,15 @@ use glyd_verify::{Options, Report, Verdict};
 use serde_json::{Value, json};
 
 use crate::args::Verify;
+use crate::hub::Purpose;
 use crate::meter::Meter;
+use crate::model;
 use crate::output::{self, Failure, SCHEMA, Status, bytes, count, rate};
-use crate::pack::check_folder;
 
 pub(crate) fn run(args: &Verify) -> Result<Status, Failure> {
-    check_folder(&args.dir)?;
+    let model = model::find(&args.dir, &args.hub, Purpose::Packed, args.voice.quiet)?;
     let meter = Meter::new("verifying", args.voice.quiet);
-    let report = glyd_verify::verify(&args.dir, &Options { threads: args.threads }, &meter);
+    let report = glyd_verify::verify(&model.dir, &Options { threads: args.threads }, &meter);
     meter.finish();
     let report = report?;
     if args.voice.json {

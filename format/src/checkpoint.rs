@@ -5,20 +5,23 @@ mod root;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::error::{Error, Invalid, Result};
 use crate::file::read_small;
+use crate::header::Header;
 use crate::index::{INDEX_NAME, Index};
 use crate::json::{BYTE_ORDER_MARK, found, read_config};
 use crate::manifest::MANIFEST_NAME;
 use crate::plan::{Inventory, TensorInfo};
-use crate::weights::{Weights, WeightsFile};
+use crate::weights::{Arrivals, Weights, WeightsFile};
 
 pub use root::Root;
 
-const CONFIG_NAME: &str = "config.json";
+/// The config's name in a checkpoint.
+pub const CONFIG_NAME: &str = "config.json";
 const SINGLE_NAME: &str = "model.safetensors";
 const EXTENSION: &str = ".safetensors";
 const CONFIG_BYTES_MAX: u64 = 100_000_000;
@@ -62,6 +65,31 @@ impl Checkpoint {
         let config = if names.contains(CONFIG_NAME) { config(&dir.join(CONFIG_NAME))? } else { Value::Null };
         let mut selection = select(dir, &names)?;
         let weights = open_weights(dir, &mut selection)?;
+        Ok(Checkpoint { dir: dir.to_owned(), config, weights, notes: selection.notes })
+    }
+
+    /// Opens the checkpoint in the folder `dir` whose weights are yet to come: `files` are their names, headers'
+    /// texts and bytes, of those that [`choose_weights`] chose.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_arriving(
+        dir: &Path,
+        files: &[(String, Vec<u8>, u64)],
+        arrivals: Arc<dyn Arrivals>,
+    ) -> Result<Checkpoint> {
+        let mut names = list(dir)?;
+        names.extend(files.iter().map(|(name, _, _)| name.clone()));
+        let config = if names.contains(CONFIG_NAME) { config(&dir.join(CONFIG_NAME))? } else { Value::Null };
+        let mut selection = select(dir, &names)?;
+        // What else is in the folder is of another use of it.
+        selection.notes.clear();
+        let weights = weights(dir, &mut selection, |name| {
+            let file = files.iter().find(|(file, _, _)| file == name);
+            let (_, text, bytes) = file.ok_or_else(|| missing_file(dir, name, 0))?;
+            Ok(WeightsFile::to_come(dir, name, Header::parse(&dir.join(name), text, *bytes)?))
+        })?;
+        let weights = weights.arriving(arrivals);
         Ok(Checkpoint { dir: dir.to_owned(), config, weights, notes: selection.notes })
     }
 
@@ -129,21 +157,32 @@ fn list(dir: &Path) -> Result<BTreeSet<String>> {
 
 /// Which files hold the checkpoint: an index's shards, or `model.safetensors`, or all there are.
 fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
-    let weights: Vec<&String> =
-        names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.')).collect();
-    let mut declared_bytes = None;
-    let (chosen, index) = if names.contains(INDEX_NAME) {
-        let index = Index::read(&dir.join(INDEX_NAME))?;
-        declared_bytes = index.total_bytes;
-        let files: BTreeSet<String> = index.weight_map.iter().map(|(_, file)| file.clone()).collect();
-        (files.into_iter().collect(), Some(index.weight_map.into_iter().collect()))
+    let index = if names.contains(INDEX_NAME) { Some(Index::read(&dir.join(INDEX_NAME))?) } else { None };
+    let chosen = choose_weights(dir, names, index.as_ref())?;
+    let weights: Vec<&String> = names.iter().filter(|name| is_weights(name)).collect();
+    let notes = ignored(dir, &weights, &chosen, index.is_some()).into_iter().collect();
+    let declared_bytes = index.as_ref().and_then(|index| index.total_bytes);
+    let index = index.map(|index| index.weight_map.into_iter().collect());
+    Ok(Selection { names: chosen, index, declared_bytes, notes })
+}
+
+/// The files that hold the checkpoint in `dir`, of which `names` are all the files at its top and
+/// `index` is its index: whether they are there is not looked at.
+///
+/// # Errors
+/// Where there are none, or it can be told that some are missing.
+pub fn choose_weights(dir: &Path, names: &BTreeSet<String>, index: Option<&Index>) -> Result<Vec<String>> {
+    let chosen: Vec<String> = if let Some(index) = index {
+        let files: BTreeSet<&String> = index.weight_map.iter().map(|(_, file)| file).collect();
+        files.into_iter().cloned().collect()
     } else if names.contains(SINGLE_NAME) {
-        (vec![SINGLE_NAME.to_owned()], None)
+        vec![SINGLE_NAME.to_owned()]
     } else {
+        let weights: Vec<&String> = names.iter().filter(|name| is_weights(name)).collect();
         let main: Vec<&String> =
             weights.iter().filter(|name| !name.starts_with("consolidated")).copied().collect();
-        let chosen = if main.is_empty() { weights.clone() } else { main };
-        (chosen.into_iter().cloned().collect(), None)
+        let chosen = if main.is_empty() { weights } else { main };
+        chosen.into_iter().cloned().collect()
     };
     if chosen.is_empty() {
         return Err(no_weights(dir, names, index.is_some()));
@@ -151,8 +190,11 @@ fn select(dir: &Path, names: &BTreeSet<String>) -> Result<Selection> {
     if index.is_none() {
         check_counts(dir, &chosen)?;
     }
-    let notes = ignored(dir, &weights, &chosen, index.is_some()).into_iter().collect();
-    Ok(Selection { names: chosen, index, declared_bytes, notes })
+    Ok(chosen)
+}
+
+fn is_weights(name: &str) -> bool {
+    name.ends_with(EXTENSION) && !name.starts_with('.')
 }
 
 /// Names the files of weights that are not read.
@@ -227,16 +269,28 @@ fn check_counts(dir: &Path, names: &[String]) -> Result<()> {
 }
 
 fn open_weights(dir: &Path, selection: &mut Selection) -> Result<Weights> {
+    let root = Root::new(dir)?;
+    weights(dir, selection, |name| {
+        root.check(name)?;
+        WeightsFile::open(dir, name).map(|(file, _)| file)
+    })
+}
+
+/// The weights of the chosen files, each opened by `open`.
+fn weights(
+    dir: &Path,
+    selection: &mut Selection,
+    open: impl Fn(&str) -> Result<WeightsFile>,
+) -> Result<Weights> {
     let mut errors = Vec::new();
     let mut files = Vec::new();
-    let root = Root::new(dir)?;
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for file in selection.index.iter().flat_map(HashMap::values) {
         *counts.entry(file).or_default() += 1;
     }
     for name in &selection.names {
-        match root.check(name).and_then(|()| WeightsFile::open(dir, name)) {
-            Ok((file, _)) => files.push(file),
+        match open(name) {
+            Ok(file) => files.push(file),
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 let tensors = counts.get(name.as_str()).copied().unwrap_or_default();
                 errors.push(missing_file(dir, name, tensors).into());

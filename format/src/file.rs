@@ -1,6 +1,7 @@
 //! Files as they are read: with positional reads, so that a file that shrinks is an error and never
 //! a signal, and held to be the same file from the first look to the last.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -154,6 +155,24 @@ fn dangling(path: &Path, target: &Path, source: std::io::Error) -> Error {
     .into()
 }
 
+/// Two of these names that are one where the case of letters does not count.
+#[must_use]
+pub fn same_but_for_case<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'a str)> {
+    let mut seen = HashMap::new();
+    names.into_iter().find_map(|name| {
+        let other = seen.insert(name.to_lowercase(), name)?;
+        (other != name).then_some((other, name))
+    })
+}
+
+/// Whether the case of letters does not count in a folder, of which `name` is a file with letters in it.
+#[must_use]
+pub fn ignores_case(dir: &Path, name: &str) -> bool {
+    let other = if name.to_uppercase() == name { name.to_lowercase() } else { name.to_uppercase() };
+    let inode = |name: &str| fs::symlink_metadata(dir.join(name)).map(|found| (found.dev(), found.ino()));
+    inode(name).is_ok_and(|found| inode(&other).is_ok_and(|other| other == found))
+}
+
 /// Reads the whole of a small file.
 ///
 /// # Errors
@@ -172,4 +191,36 @@ pub fn read_small(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(file.bytes()).unwrap_or(usize::MAX)];
     file.read_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_one_but_for_case_are_found() {
+        assert_eq!(
+            same_but_for_case(["README.md", "config.json", "readme.md"]),
+            Some(("README.md", "readme.md"))
+        );
+        assert_eq!(
+            same_but_for_case(["Model.safetensors", "model.safetensors"]).map(|pair| pair.1),
+            Some("model.safetensors")
+        );
+        assert_eq!(same_but_for_case(["sub/A", "SUB/a"]), Some(("sub/A", "SUB/a")));
+        assert_eq!(same_but_for_case(["a", "b", "a"]), None);
+    }
+
+    #[test]
+    fn a_folder_in_which_case_counts_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("probe"), "").unwrap();
+        fs::hard_link(dir.path().join("probe"), dir.path().join("linked")).unwrap();
+        assert_eq!(ignores_case(dir.path(), "probe"), dir.path().join("PROBE").exists());
+        assert!(!ignores_case(dir.path(), "none"));
+        // As a folder looks in which it does not.
+        if fs::hard_link(dir.path().join("probe"), dir.path().join("PROBE")).is_ok() {
+            assert!(ignores_case(dir.path(), "probe"));
+        }
+    }
 }

@@ -11,6 +11,21 @@ use crate::header::{Header, Tensor};
 /// Files kept open, however many the checkpoint has: systems allow a few hundred, for all threads.
 const OPEN_FILES: usize = 8;
 
+/// Brings files that are not on disk yet, in time for their tensors to be read.
+pub trait Arrivals: Send + Sync + std::fmt::Debug {
+    /// The files will be needed in this order.
+    fn order(&self, files: &[&str]);
+
+    /// Returns once the file is there.
+    ///
+    /// # Errors
+    /// Where it cannot be had.
+    fn wait(&self, file: &str) -> Result<()>;
+
+    /// The file is not needed any more; where it is all the same, [`Arrivals::wait`] brings it again.
+    fn release(&self, file: &str);
+}
+
 /// A safetensors file, seen once.
 #[derive(Debug)]
 pub struct WeightsFile {
@@ -19,7 +34,8 @@ pub struct WeightsFile {
     /// Its header.
     pub header: Header,
     path: PathBuf,
-    stamp: Stamp,
+    /// None of a file that is yet to come.
+    stamp: Option<Stamp>,
 }
 
 impl WeightsFile {
@@ -31,7 +47,13 @@ impl WeightsFile {
         let file = File::open(&dir.join(name))?;
         let (header, text) = Header::read(&file)?;
         let (path, stamp) = (file.path().to_owned(), file.stamp());
-        Ok((WeightsFile { name: name.to_owned(), header, path, stamp }, text))
+        Ok((WeightsFile { name: name.to_owned(), header, path, stamp: Some(stamp) }, text))
+    }
+
+    /// The file `name` of the folder `dir`, which is yet to come and will have this header.
+    #[must_use]
+    pub fn to_come(dir: &Path, name: &str, header: Header) -> WeightsFile {
+        WeightsFile { name: name.to_owned(), header, path: dir.join(name), stamp: None }
     }
 
     /// Where the file is.
@@ -60,6 +82,7 @@ pub struct Weights {
     files: Vec<WeightsFile>,
     tensors: HashMap<String, Location>,
     open: Mutex<Vec<(usize, Arc<File>)>>,
+    arrivals: Option<Arc<dyn Arrivals>>,
 }
 
 impl Weights {
@@ -74,7 +97,33 @@ impl Weights {
                 }
             }
         }
-        Weights { files, tensors, open: Mutex::default() }
+        Weights { files, tensors, open: Mutex::default(), arrivals: None }
+    }
+
+    /// These weights, whose files are brought when they are read.
+    #[must_use]
+    pub fn arriving(self, arrivals: Arc<dyn Arrivals>) -> Self {
+        Weights { arrivals: Some(arrivals), ..self }
+    }
+
+    /// What brings the files, where they are not all on disk.
+    #[must_use]
+    pub fn arrivals(&self) -> Option<&dyn Arrivals> {
+        self.arrivals.as_deref()
+    }
+
+    /// The number of the file that holds a tensor, of [`Weights::files`].
+    #[must_use]
+    pub fn file_number(&self, at: Location) -> usize {
+        at.file
+    }
+
+    /// Closes a file that is not needed any more, and lets it go where it was brought.
+    pub fn release(&self, number: usize) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|(open, _)| *open != number);
+        if let (Some(arrivals), Some(file)) = (&self.arrivals, self.files.get(number)) {
+            arrivals.release(&file.name);
+        }
     }
 
     /// The files, in their order.
@@ -133,20 +182,32 @@ impl Weights {
     /// # Errors
     /// Names the first that is not.
     pub fn check_unchanged(&self) -> Result<()> {
-        self.files.iter().try_for_each(|file| File::open_same(&file.path, file.stamp).map(drop))
+        let seen = self.files.iter().filter_map(|file| Some((file, file.stamp?)));
+        seen.into_iter().try_for_each(|(file, stamp)| File::open_same(&file.path, stamp).map(drop))
     }
 
     fn open(&self, number: usize) -> Result<Arc<File>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, file)) = open.iter().find(|(open, _)| *open == number) {
-            return Ok(Arc::clone(file));
+        if let Some(file) = self.is_open(number) {
+            return Ok(file);
         }
-        let WeightsFile { path, stamp, .. } = &self.files[number];
-        let file = Arc::new(File::open_same(path, *stamp)?);
+        let WeightsFile { name, path, stamp, .. } = &self.files[number];
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.wait(name)?;
+        }
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = Arc::new(match stamp {
+            Some(stamp) => File::open_same(path, *stamp)?,
+            None => File::open(path)?,
+        });
         if open.len() >= OPEN_FILES {
             open.remove(0);
         }
         open.push((number, Arc::clone(&file)));
         Ok(file)
+    }
+
+    fn is_open(&self, number: usize) -> Option<Arc<File>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().find(|(open, _)| *open == number).map(|(_, file)| Arc::clone(file))
     }
 }

@@ -72,6 +72,12 @@ fn walk(dir: &Path, root: &Root, below: &Path, depth: usize, extras: &mut Extras
     Ok(())
 }
 
+/// Why a file of a checkpoint, by its path in it, does not come along, where it does not.
+#[must_use]
+pub fn left_behind(path: &Path) -> Option<&'static str> {
+    path.iter().find_map(excluded)
+}
+
 /// Why a file or folder of this name is not copied, where it is not.
 fn excluded(name: &OsStr) -> Option<&'static str> {
     let name = name.to_string_lossy().to_ascii_lowercase();

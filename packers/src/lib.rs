@@ -25,6 +25,7 @@ mod write;
 
 pub use encode::{MatrixBuffers, pack_matrix};
 pub use error::{Error, Result};
+pub use extras::left_behind;
 pub use pack::{Options, SHARD_BYTES, pack, plan};
 pub use sizes::measure_sizes;
 pub use summary::{Bytes, DroppedTensor, LeftTensor, PackedMatrix, Summary};

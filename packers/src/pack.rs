@@ -69,6 +69,7 @@ pub fn pack(
     extras::check_readable(checkpoint.dir(), &extras)?;
     let output = Output::take(out)?;
     output.check_room(extras.copied.iter().map(|(path, _)| path.as_path()))?;
+    output.check_case(extras.copied.iter().map(|(path, _)| path.as_path()))?;
     let followed = Followed { progress, done: AtomicU64::new(0), told: AtomicU64::new(0) };
     let job = Job { checkpoint, options, pool: &pool, output: &output, progress: &followed };
     progress.start(work_bytes(&plan));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use glyd_format::file::{ignores_case, same_but_for_case};
 use glyd_format::index::INDEX_NAME;
 use glyd_format::manifest::MANIFEST_NAME;
 use glyd_format::packed::SINGLE_NAME;
@@ -132,6 +133,17 @@ impl Output {
         ahead.drain(..).try_for_each(Syncing::wait)
     }
 
+    /// Opens a file that was written, to read it.
+    pub(crate) fn open(&self, name: &Path) -> Result<File> {
+        let path = self.staging().join(name);
+        File::open(&path).map_err(written("open", &path))
+    }
+
+    /// Removes a file that was written and is not of the checkpoint.
+    pub(crate) fn remove(&self, name: &Path) -> Result<()> {
+        remove(&self.staging().join(name))
+    }
+
     /// Writes a small file of the checkpoint.
     pub(crate) fn write(&self, name: &Path, bytes: &[u8]) -> Result<()> {
         let file = self.file(name, bytes.len() as u64)?;
@@ -167,6 +179,22 @@ impl Output {
             }
         }
         Ok(())
+    }
+
+    /// Holds files of these names to be several in the folder, where the case of letters may not count.
+    pub(crate) fn check_case<'a>(&self, files: impl Iterator<Item = &'a Path>) -> Result<()> {
+        if !ignores_case(&self.dir, LOCK) {
+            return Ok(());
+        }
+        let own = [MANIFEST_NAME, SINGLE_NAME, INDEX_NAME];
+        match same_but_for_case(files.filter_map(Path::to_str).chain(own)) {
+            None => Ok(()),
+            Some((one, other)) => Err(Error::Output {
+                path: self.dir.clone(),
+                reason: format!("`{one}` and `{other}` would be one file there"),
+                hint: "name a folder on a disk that tells upper case from lower".to_owned(),
+            }),
+        }
     }
 
     /// Puts the new checkpoint in the place of what the folder held. From the first change on until
@@ -407,6 +435,22 @@ mod tests {
         drop(first);
         assert!(!out.exists(), "an output that was made and not finished is gone");
         Output::take(&out).unwrap();
+    }
+
+    #[test]
+    fn files_that_would_be_one_are_refused_where_case_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Output::take(dir.path()).unwrap();
+        let names = ["README.md", "readme.md"].map(Path::new);
+        if !ignores_case(dir.path(), LOCK) {
+            output.check_case(names.into_iter()).unwrap();
+            // As a folder looks in which it does not.
+            fs::hard_link(dir.path().join(LOCK), dir.path().join(LOCK.to_uppercase())).unwrap();
+        }
+        let error = output.check_case(names.into_iter()).unwrap_err().to_string();
+        assert!(error.contains("`README.md` and `readme.md` would be one file there"), "{error}");
+        output.check_case([Path::new("README.md")].into_iter()).unwrap();
+        assert!(output.check_case([Path::new("Model.safetensors")].into_iter()).is_err());
     }
 
     #[test]

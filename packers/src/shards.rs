@@ -1,15 +1,14 @@
 //! What is planned written shard by shard: measured a shard ahead, so that it is known where each one
 //! ends, and in the end the index and the manifest.
 
+mod ahead;
+mod finish;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use glyd_format::header::{Header, tensor_bytes};
-use glyd_format::index::{INDEX_NAME, Index};
-use glyd_format::manifest::{
-    ExpertsEntry, Format, MANIFEST_NAME, Manifest, PackEntry, PackedTensor, WRITER_VERSION, buffer_name,
-};
-use glyd_format::packed::SINGLE_NAME;
+use glyd_format::manifest::{ExpertsEntry, Format, PackEntry, PackedTensor, buffer_name};
 use glyd_format::plan::{Pack, Plan, Put};
 use glyd_format::{Buffer, Checkpoint, Digest, Dtype, Layout, Progress};
 use rayon::ThreadPool;
@@ -20,6 +19,7 @@ use crate::measure::{Measured, Puts, measure};
 use crate::pack::Options;
 use crate::save::Output;
 use crate::write::{Entry, ShardFile, Sources, write_shard};
+use ahead::{Spool, Uses};
 
 /// A matrix that packed would be larger than its weights by more than this part is saved as it is.
 pub(crate) const GROWTH_MAX: u64 = 100;
@@ -46,11 +46,14 @@ pub(crate) struct Job<'a> {
     pub(crate) progress: &'a dyn Progress,
 }
 
-/// A shard while its entries gather: names, dtypes and shapes in the order of puts.
+/// A tensor as it is saved: its name, dtype and shape.
+type SavedTensor = (String, Dtype, Vec<u64>);
+
+/// A shard while its entries gather, in the order of puts.
 #[derive(Default)]
 struct Shard {
     entries: Vec<Entry>,
-    tensors: Vec<(String, Dtype, Vec<u64>)>,
+    tensors: Vec<SavedTensor>,
     bytes: u64,
 }
 
@@ -68,16 +71,27 @@ impl Job<'_> {
             digests: BTreeMap::new(),
             packs: BTreeMap::new(),
             packed_bytes: 0,
+            spool: self.checkpoint.weights().arrivals().map(|_| Spool::default()),
         };
+        let weights = self.checkpoint.weights();
+        let uses = weights.arrivals().map(|arrivals| Uses::tell(plan, weights, arrivals));
         let mut next = 0;
         while next < plan.puts.len() {
-            let end = self.batch_end(plan, next);
+            let mut end = self.batch_end(plan, next, uses.as_ref());
             let mut grew = writer.measure(next..end, known)?;
             if !grew.is_empty() {
                 // All else that would grow is found at once: what is written now is written again.
-                grew.extend(writer.measure(end..plan.puts.len(), known)?);
+                while next < plan.puts.len() {
+                    Uses::release(uses.as_ref(), weights, next..end);
+                    (next, end) = (end, self.batch_end(plan, end, uses.as_ref()));
+                    grew.extend(writer.measure(next..end, known)?);
+                }
                 known.extend(writer.take_measured());
                 return Ok(Written::Grew(grew));
+            }
+            if uses.is_some() {
+                writer.pack_ahead(next..end)?;
+                Uses::release(uses.as_ref(), weights, next..end);
             }
             for put in next..end {
                 writer.put(put)?;
@@ -87,10 +101,12 @@ impl Job<'_> {
         writer.finish().map(Written::Saved)
     }
 
-    /// The puts that are measured together: about a shard's.
-    fn batch_end(&self, plan: &Plan, start: usize) -> usize {
+    /// The puts that are measured together: about a shard's; of files that are yet to arrive, those that
+    /// need no more of them than the first.
+    fn batch_end(&self, plan: &Plan, start: usize, uses: Option<&Uses>) -> usize {
         let mut bytes = 0_u64;
-        let rest = plan.puts[start..].iter();
+        let end = uses.map_or(plan.puts.len(), |uses| uses.end(start));
+        let rest = plan.puts[start..end].iter();
         let fit = rest.take_while(|put| {
             let fits = bytes < self.shard_bytes();
             bytes = bytes.saturating_add(put_bytes(put));
@@ -130,6 +146,8 @@ struct Writer<'a> {
     digests: BTreeMap<usize, Digest>,
     packs: BTreeMap<usize, PackEntry>,
     packed_bytes: u64,
+    /// What is packed ahead, where the source's files arrive meanwhile.
+    spool: Option<Spool>,
 }
 
 impl Writer<'_> {
@@ -185,30 +203,47 @@ impl Writer<'_> {
 
     /// Puts what a put saves into the shard, which is written once it is full.
     fn put(&mut self, put: usize) -> Result<()> {
-        match &self.plan.puts[put] {
-            Put::Plain(plain) => {
-                let entry = Entry { put, buffer: None };
-                self.add(entry, plain.name.clone(), plain.dtype, plain.shape.clone())
-            }
-            Put::Pack(pack) => {
-                let matrix = matrix(pack)?;
-                let measured = &self.measured[&put];
-                let layout = self.job.options.layout;
-                self.packs.insert(put, pack_entry(pack, measured));
-                let name = pack.name();
-                let buffers = Buffer::ALL.map(|buffer| {
-                    let bytes = measured.buffer_bytes(&matrix, buffer);
-                    let dtype = layout.dtype(buffer);
-                    let length = bytes / (dtype.bitsize() as u64 / 8);
-                    (buffer, buffer_name(&name, pack.experts.is_some(), layout, buffer), dtype, length, bytes)
-                });
-                for (buffer, name, dtype, length, bytes) in buffers {
-                    self.packed_bytes += bytes;
-                    self.add(Entry { put, buffer: Some(buffer) }, name, dtype, vec![length])?;
-                }
-                Ok(())
-            }
+        if let Put::Pack(pack) = &self.plan.puts[put] {
+            self.packs.insert(put, pack_entry(pack, &self.measured[&put]));
         }
+        for (entry, (name, dtype, shape)) in self.entries(put)? {
+            if entry.buffer.is_some() {
+                self.packed_bytes += tensor_bytes(dtype, &shape).unwrap_or(0);
+            }
+            self.add(entry, name, dtype, shape)?;
+        }
+        Ok(())
+    }
+
+    /// The tensors that a put saves.
+    fn entries(&self, put: usize) -> Result<Vec<(Entry, SavedTensor)>> {
+        let pack = match &self.plan.puts[put] {
+            Put::Plain(plain) => {
+                let tensor = (plain.name.clone(), plain.dtype, plain.shape.clone());
+                return Ok(vec![(Entry { put, buffer: None }, tensor)]);
+            }
+            Put::Pack(pack) => pack,
+        };
+        let matrix = matrix(pack)?;
+        let measured = &self.measured[&put];
+        let layout = self.job.options.layout;
+        let name = pack.name();
+        let entry = |buffer| {
+            let dtype = layout.dtype(buffer);
+            let length = measured.buffer_bytes(&matrix, buffer) / (dtype.bitsize() as u64 / 8);
+            let name = buffer_name(&name, pack.experts.is_some(), layout, buffer);
+            (Entry { put, buffer: Some(buffer) }, (name, dtype, vec![length]))
+        };
+        Ok(Buffer::ALL.map(entry).into())
+    }
+
+    fn write_entries(&self, written: &ShardFile<'_>) -> Result<()> {
+        let sources = Sources {
+            weights: self.job.checkpoint.weights(),
+            puts: &self.plan.puts,
+            measured: &self.measured,
+        };
+        write_shard(self.job.pool, &sources, written, self.job.progress)
     }
 
     fn add(&mut self, entry: Entry, name: String, dtype: Dtype, shape: Vec<u64>) -> Result<()> {
@@ -225,27 +260,25 @@ impl Writer<'_> {
     /// Writes the shard under a temporary name: how many there will be is not known yet.
     fn write_shard(&mut self) -> Result<()> {
         let shard = std::mem::take(&mut self.shard);
-        let names: Vec<String> = shard.tensors.iter().map(|(name, _, _)| name.clone()).collect();
-        let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(self.job.checkpoint))?;
-        let places: BTreeMap<&str, usize> =
-            header.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
-        let entries: Vec<(Entry, usize)> =
-            shard.entries.iter().zip(&names).map(|(entry, name)| (*entry, places[name.as_str()])).collect();
+        let last = shard.entries.last().copied();
+        let (header, entries) = arrange(shard, self.job.checkpoint)?;
         let bytes = header.data_offset + header.data_bytes();
-        self.check_space(bytes)?;
         let name = format!("{:05}.part", self.shards.len());
-        let file = self.job.output.file(Path::new(&name), bytes)?;
-        file.write_at(&header.to_bytes(), 0)?;
-        let sources = Sources {
-            weights: self.job.checkpoint.weights(),
-            puts: &self.plan.puts,
-            measured: &self.measured,
-        };
-        let written = ShardFile { file: &file, header: &header, entries: &entries };
-        write_shard(self.job.pool, &sources, &written, self.job.progress)?;
-        self.job.output.finish(file)?;
+        if self.spool.is_some() {
+            // No space is set aside: each part that is moved gives some.
+            let file = self.job.output.file(Path::new(&name), 0)?;
+            file.write_at(&header.to_bytes(), 0)?;
+            self.move_parts(&ShardFile { file: &file, header: &header, entries: &entries })?;
+            self.job.output.finish(file)?;
+        } else {
+            self.check_space(bytes)?;
+            let file = self.job.output.file(Path::new(&name), bytes)?;
+            file.write_at(&header.to_bytes(), 0)?;
+            self.write_entries(&ShardFile { file: &file, header: &header, entries: &entries })?;
+            self.job.output.finish(file)?;
+        }
         self.shards.push((name, bytes));
-        if let Some(last) = shard.entries.last() {
+        if let Some(last) = last {
             // What was measured ahead is kept, and a pack whose other buffers go into the next shard.
             let goes_on = !matches!(last.buffer, None | Some(Buffer::Base));
             self.measured.retain(|&put, _| put > last.put || put == last.put && goes_on);
@@ -263,62 +296,17 @@ impl Writer<'_> {
             _ => Ok(()),
         }
     }
+}
 
-    /// Writes the last shard, the index and the manifest.
-    fn finish(mut self) -> Result<Saved> {
-        if !self.shard.entries.is_empty() || self.shards.is_empty() {
-            self.write_shard()?;
-        }
-        let count = self.shards.len();
-        let name = |number: usize| match count {
-            1 => SINGLE_NAME.to_owned(),
-            _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
-        };
-        let output = self.job.output;
-        let mut files = Vec::new();
-        for (number, (part, bytes)) in self.shards.iter().enumerate() {
-            output.rename(part, &name(number))?;
-            files.push((name(number), *bytes));
-        }
-        if count > 1 {
-            let total = self.weight_map_bytes();
-            let weight_map =
-                self.weight_map.iter().map(|(tensor, shard)| (tensor.clone(), name(*shard))).collect();
-            let text = Index { weight_map, total_bytes: Some(total) }.text();
-            output.write(Path::new(INDEX_NAME), &text)?;
-            files.push((INDEX_NAME.to_owned(), text.len() as u64));
-        }
-        let text = self.manifest().text();
-        output.write(Path::new(MANIFEST_NAME), &text)?;
-        files.push((MANIFEST_NAME.to_owned(), text.len() as u64));
-        Ok(Saved { files, packed_bytes: self.packed_bytes })
-    }
-
-    /// Bytes of data of all shards.
-    fn weight_map_bytes(&self) -> u64 {
-        let plain = self.plan.puts.iter().filter(|put| matches!(put, Put::Plain(_))).map(put_bytes);
-        self.packed_bytes + plain.sum::<u64>()
-    }
-
-    fn manifest(&self) -> Manifest {
-        let options = self.job.options;
-        let mut packs = Vec::new();
-        let mut tensors = Vec::new();
-        for (number, put) in self.plan.puts.iter().enumerate() {
-            match put {
-                Put::Pack(pack) => packs.push((pack.name(), self.packs[&number].clone())),
-                Put::Plain(plain) => tensors.push((plain.name.clone(), self.digests[&number])),
-            }
-        }
-        Manifest {
-            format: format_of(self.plan, options.layout),
-            glyd: WRITER_VERSION,
-            source: options.source.clone(),
-            layout: options.layout,
-            packs,
-            tensors: Some(tensors),
-        }
-    }
+/// The header of a shard, and its entries with the number of each one's tensor in it.
+fn arrange(shard: Shard, checkpoint: &Checkpoint) -> Result<(Header, Vec<(Entry, usize)>)> {
+    let names: Vec<String> = shard.tensors.iter().map(|(name, _, _)| name.clone()).collect();
+    let header = Header::arrange(shard.tensors).ok_or_else(|| too_large(checkpoint))?;
+    let places: BTreeMap<&str, usize> =
+        header.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
+    let entries = shard.entries.iter().zip(&names).map(|(entry, name)| (*entry, places[name.as_str()]));
+    let entries = entries.collect();
+    Ok((header, entries))
 }
 
 fn pack_entry(pack: &Pack, measured: &Measured) -> PackEntry {

@@ -14,11 +14,12 @@ use glyd_packers::{Options, SHARD_BYTES};
 use serde_json::Value;
 
 use crate::args::Fit;
-use crate::hub;
+use crate::hub::{self, Ask, Purpose, Settings};
 use crate::inspect::plain;
 use crate::meter::Meter;
+use crate::model::{self, source};
 use crate::output::{Failure, say};
-use crate::pack::{check_folder, say_notes, source};
+use crate::pack::say_notes;
 
 const CONFIG_NAME: &str = "config.json";
 const CONFIG_BYTES_MAX: u64 = 100_000_000;
@@ -39,21 +40,18 @@ pub(super) struct Source {
 impl Source {
     /// The model that was named: a folder that is there, else a repository.
     pub(super) fn of(args: &Fit) -> Result<Source, Failure> {
-        let dir = Path::new(&args.model);
-        if !dir.exists() && is_repo(&args.model) {
-            if args.measure {
-                let message = "--measure counts the weights of a folder: fetch the model first, with `hf download` for example";
-                return Err(Failure::Usage(message.to_owned()));
+        let name = Path::new(&args.model);
+        let quiet = args.voice.quiet || args.voice.json;
+        if let Some(repo) = model::repo(name) {
+            let ask = model::ask(&repo, &args.hub, Purpose::Either);
+            let settings = Settings::from_env()?;
+            let forbidden = ask.forbidden.is_some() || settings.offline.is_some();
+            if !forbidden && !hub::is_cached(&ask, &settings)? {
+                model::say_taken(&repo, quiet);
+                return described(args, &ask, settings);
             }
-            let revision = args.revision.as_deref().unwrap_or("main");
-            let hub::Described { revision, config, inventory } = hub::describe(&args.model, revision)?;
-            let packing = Packing::Estimated;
-            return Ok(Source { revision: Some(revision), config, inventory, packing, checkpoint: None });
         }
-        check_folder(dir)?;
-        if args.revision.is_some() {
-            return Err(Failure::Usage("--revision is of a repository's, and a folder was named".to_owned()));
-        }
+        let dir = &model::find(name, &args.hub, Purpose::Either, quiet)?.dir;
         // A link that dangles is there too.
         if std::fs::symlink_metadata(dir.join(MANIFEST_NAME)).is_ok() {
             packed(dir)
@@ -72,14 +70,17 @@ impl Source {
     }
 }
 
-/// Whether a name is of the form `owner/name`.
-fn is_repo(name: &str) -> bool {
-    let part = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with(['.', '-'])
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-    };
-    name.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name))
+/// A model of the Hub, by what can be told without its weights.
+fn described(args: &Fit, ask: &Ask<'_>, settings: Settings) -> Result<Source, Failure> {
+    if args.measure {
+        let message = "--measure counts weights, which are not fetched: fetch the model first, with `hf download` for example";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    // Silent: it is there so that an interrupt ends what is asked of the Hub.
+    let meter = Meter::new("looking", true);
+    let hub::Described { revision, config, inventory } = hub::describe(ask, settings, meter.stop())?;
+    let packing = Packing::Estimated;
+    Ok(Source { revision: Some(revision), config, inventory, packing, checkpoint: None })
 }
 
 fn folder(dir: &Path, args: &Fit) -> Result<Source, Failure> {
@@ -188,21 +189,4 @@ fn alike(weights: &Weights, a: &str, b: &str) -> Option<bool> {
         }
     }
     Some(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repository_is_an_owner_and_a_name() {
-        for name in ["Qwen/Qwen3-8B", "a/b.c_d-e", "org-1/2x"] {
-            assert!(is_repo(name), "{name}");
-        }
-        for name in
-            ["model", "./model", "../model", "a/b/c", "/a", "a/", "a/..", "a b/c", "~/m", "a/b?c", "-a/b"]
-        {
-            assert!(!is_repo(name), "{name}");
-        }
-    }
 }

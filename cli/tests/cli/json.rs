@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::util::Folder;
 
 /// The fields of one of the page's tables and their types.
-struct Documented {
+pub(crate) struct Documented {
     title: &'static str,
     types: BTreeMap<String, String>,
     /// Fields that a document has had, and of those that may be null, those that have had a value.
@@ -17,7 +17,7 @@ struct Documented {
 }
 
 impl Documented {
-    fn under(title: &'static str) -> Self {
+    pub(crate) fn under(title: &'static str) -> Self {
         let page = include_str!("../../../docs/json.md");
         let mut lines = page.lines().skip_while(|line| line.strip_prefix("## ") != Some(title));
         assert!(lines.next().is_some(), "docs/json.md has no `{title}`");
@@ -34,7 +34,7 @@ impl Documented {
     }
 
     /// Holds a document to the table.
-    fn hold(&mut self, document: &Value) {
+    pub(crate) fn hold(&mut self, document: &Value) {
         self.object("", document);
     }
 
@@ -90,7 +90,7 @@ impl Documented {
     }
 
     /// Holds the table to the documents: each field was there, and each had a value once.
-    fn all_printed(self) {
+    pub(crate) fn all_printed(self) {
         let fields: BTreeSet<String> = self.types.into_keys().collect();
         assert_eq!(self.printed, fields, "{}", self.title);
         assert_eq!(self.valued, fields, "{}", self.title);
@@ -259,8 +259,14 @@ fn errors_are_as_documented() {
         "nothing-to-pack",
         "output",
         "unknown",
-        "network",
         "io",
+        "not-found",
+        "auth",
+        "gated",
+        "disabled",
+        "rate-limit",
+        "offline",
+        "network",
         "interrupted",
         "defect",
     ] {

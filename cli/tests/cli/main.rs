@@ -10,6 +10,7 @@
 
 mod files;
 mod fit;
+mod fit_hub;
 mod hub;
 mod inspect;
 mod interrupt;

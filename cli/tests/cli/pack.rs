@@ -143,9 +143,9 @@ fn an_unknown_type_with_odd_names_is_packed_with_a_note() {
 #[test]
 fn a_source_that_is_not_there_is_named() {
     let folder = Folder::with_model("llama");
-    let ran = folder.run(["pack", "Qwen/Qwen3-8B", "out"]).ends(2);
+    let ran = folder.run(["pack", "Qwen3-8B", "out"]).ends(2);
     assert_eq!(ran.stdout, "");
-    ran.says(&["glyd: `Qwen/Qwen3-8B`: expected the folder of a checkpoint, found none of that name"]);
+    ran.says(&["glyd: `Qwen3-8B`: expected the folder of a checkpoint, found none of that name"]);
     folder.run(["pack", "model/model.safetensors", "out"]).ends(2).says(&["found a file; name the folder"]);
     fs::create_dir(folder.path("empty")).unwrap();
     folder.run(["pack", "empty", "out"]).ends(2).says(&["`empty`", "an empty folder"]);

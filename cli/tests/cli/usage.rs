@@ -12,6 +12,8 @@ fn help_and_version_are_data() {
         &["pack", "--help"],
         &["verify", "--help"],
         &["inspect", "--help"],
+        &["card", "--help"],
+        &["publish", "--help"],
         &["demo", "--help"],
     ] {
         let ran = folder.run(arguments).ends(0);

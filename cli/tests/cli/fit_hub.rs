@@ -252,21 +252,26 @@ fn what_passes_is_waited_for_as_long_as_the_hub_asks() {
 }
 
 #[test]
-fn what_does_not_pass_is_told_with_its_status_and_without_the_token() {
-    for (status, extra, said) in [
-        (401, "X-Error-Code: GatedRepo\r\n", "GatedRepo"),
-        (403, "X-Error-Message: Access is restricted\r\n", "Access is restricted"),
-        (404, "", "is the name right"),
+fn what_does_not_pass_is_told_apart_and_without_the_token() {
+    for (status, extra, kind, said) in [
+        (401, "X-Error-Code: GatedRepo\r\n", "gated", "its conditions are to be accepted on http://"),
+        (
+            403,
+            "X-Error-Message: Access is restricted\r\n",
+            "auth",
+            "(status 403), which says `Access is restricted`",
+        ),
+        (404, "", "not-found", "is not on the Hub, or hidden from the token of HF_TOKEN"),
     ] {
         let server = Server::start(sharded(), Ranges::Served, &[(status, extra)]);
         let ran = server.fit(&["--json"]).ends(2);
-        assert_eq!(ran.json()["error"]["kind"], "network");
+        assert_eq!(ran.json()["error"]["kind"], kind);
         assert!(!format!("{ran:?}").contains("secret"), "{ran:?}");
-        ran.says(&[&format!("status {status}"), said, "/api/models/some/model/revision/main"]);
+        ran.says(&["`some/model`", said]);
     }
     let first = [(503, "Retry-After: 0\r\n"); 5];
     let server = Server::start(sharded(), Ranges::Served, &first);
-    server.fit(&[]).ends(2).says(&["status 503"]);
+    server.fit(&[]).ends(2).says(&["status 503 after 5 tries", "/api/models/some/model/revision/main"]);
 }
 
 #[test]
