@@ -110,7 +110,13 @@ impl Output {
         }
         let file = File::create_new(&path).map_err(written("make", &path))?;
         reserve(&file, bytes).map_err(written("set aside the space of", &path))?;
-        Ok(OutputFile { file: Arc::new(file), path, written: AtomicU64::new(0), syncing: Mutex::default() })
+        Ok(OutputFile {
+            file: Arc::new(file),
+            path,
+            turn: Mutex::default(),
+            written: AtomicU64::new(0),
+            syncing: Mutex::default(),
+        })
     }
 
     /// Sees to it that a file that is written whole gets to the disk: before [`Output::commit`] is done, while
@@ -260,6 +266,7 @@ impl Drop for Output {
 pub(crate) struct OutputFile {
     file: Arc<File>,
     path: PathBuf,
+    turn: Mutex<()>,
     written: AtomicU64,
     syncing: Mutex<Option<Syncing>>,
 }
@@ -267,7 +274,11 @@ pub(crate) struct OutputFile {
 impl OutputFile {
     /// Writes `bytes` at `offset`.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(written("write", &self.path))?;
+        {
+            // A file takes one write at a time: without this lock, the system has those that wait spin.
+            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            self.file.write_all_at(bytes, offset).map_err(written("write", &self.path))?;
+        }
         let before = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if before / SYNC_BYTES == (before + bytes.len() as u64) / SYNC_BYTES {
             return Ok(());

@@ -184,6 +184,7 @@ pub const WINDOW_VECTORS: usize = 255;
 #[derive(Debug, Clone)]
 pub struct Ranks {
     exponents: [u8; NO_RANK as usize],
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX-512 alone looks up in it"))]
     table: [u8; 256],
 }
 
