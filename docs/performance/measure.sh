@@ -35,3 +35,11 @@ for kind in dense experts stacked; do
   done
   [ "$kind" = dense ] || rm -rf "$model"
 done
+
+# Against reading and hashing alone, in one process: ratios.
+cargo build --release --quiet -p glyd-verify --example end_to_end
+[ -d "$folder/narrow" ] || "$large" narrow "$((bytes / 2))" "$folder/narrow"
+cat "$folder"/narrow/*.safetensors >/dev/null
+mkdir -p "$folder/out"
+target/release/examples/end_to_end "$folder/narrow" "$folder/out" 5
+rm -rf "${folder:?}/out"
