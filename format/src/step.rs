@@ -21,12 +21,6 @@ pub const fn exponent(weight: u16) -> u8 {
     (weight >> MANTISSA_BITS).to_le_bytes()[0]
 }
 
-/// The exponent without its last bit, of 128: what the 12-bit layout codes.
-#[must_use]
-pub const fn high_exponent(weight: u16) -> u8 {
-    weight.to_be_bytes()[0] & 0x7F
-}
-
 /// Where the weight `index` of a step stands in it: `(row, column)`.
 ///
 /// Lane `index / 32` holds 32 weights, in the order in which the tensor cores' m16n8k16 operation

@@ -303,7 +303,7 @@ fn exceptions_keep_the_form_in_which_they_are_written() {
     let Coding::Mma12(base) = packed.coding else { panic!() };
     let coded = (0..1024).find(|&index| {
         let (row, column) = glyd_format::step::place(index);
-        let offset = base.offset(glyd_format::step::high_exponent(packed.weights[16 * row + column]));
+        let offset = base.offset(glyd_format::step::exponent(packed.weights[16 * row + column]) >> 1);
         offset.is_some_and(|offset| offset > 0)
     });
     let entry = base.exception(coded.unwrap() as u16, 0);

@@ -14,6 +14,7 @@ mod matrix;
 mod measure;
 pub mod mma;
 pub mod mma12;
+mod output_file;
 mod pack;
 mod save;
 mod shards;

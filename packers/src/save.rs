@@ -4,11 +4,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, PoisonError};
 
 use glyd_format::file::{ignores_case, same_but_for_case};
 use glyd_format::index::INDEX_NAME;
@@ -16,11 +14,10 @@ use glyd_format::manifest::MANIFEST_NAME;
 use glyd_format::packed::SINGLE_NAME;
 
 use crate::error::{Error, Result};
+use crate::output_file::{OutputFile, Syncing};
 
 /// The staging folder: what is in it is of an unfinished checkpoint.
 pub(crate) const STAGING: &str = ".glyd-partial";
-/// Bytes of a file that are written before they are sent to the disk.
-const SYNC_BYTES: u64 = 128 << 20;
 /// Files that are on their way to the disk at once: each is held open.
 const SYNCS_MAX: usize = 4;
 
@@ -110,23 +107,14 @@ impl Output {
         }
         let file = File::create_new(&path).map_err(written("make", &path))?;
         reserve(&file, bytes).map_err(written("set aside the space of", &path))?;
-        Ok(OutputFile {
-            file: Arc::new(file),
-            path,
-            turn: Mutex::default(),
-            written: AtomicU64::new(0),
-            syncing: Mutex::default(),
-        })
+        Ok(OutputFile::new(file, path))
     }
 
     /// Sees to it that a file that is written whole gets to the disk: before [`Output::commit`] is done, while
     /// others are written.
     pub(crate) fn finish(&self, file: OutputFile) -> Result<()> {
-        let OutputFile { file, path, syncing, .. } = file;
-        // What an earlier sync failed at, a later one is not told.
-        syncing.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Syncing::wait)?;
         let mut ahead = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-        ahead.push_back(Syncing::start(file, path, File::sync_all)?);
+        ahead.push_back(file.sync_all()?);
         match ahead.len() {
             0..=SYNCS_MAX => Ok(()),
             _ => ahead.pop_front().map_or(Ok(()), Syncing::wait),
@@ -261,67 +249,7 @@ impl Drop for Output {
     }
 }
 
-/// A file of the checkpoint while it is written.
-#[derive(Debug)]
-pub(crate) struct OutputFile {
-    file: Arc<File>,
-    path: PathBuf,
-    turn: Mutex<()>,
-    written: AtomicU64,
-    syncing: Mutex<Option<Syncing>>,
-}
-
-impl OutputFile {
-    /// Writes `bytes` at `offset`.
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        {
-            // A file takes one write at a time: without this lock, the system has those that wait spin.
-            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            self.file.write_all_at(bytes, offset).map_err(written("write", &self.path))?;
-        }
-        let before = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if before / SYNC_BYTES == (before + bytes.len() as u64) / SYNC_BYTES {
-            return Ok(());
-        }
-        self.sync_some()
-    }
-
-    /// Sends what was written on its way to the disk, unless the last sync still does: at the end there is
-    /// little left to wait for.
-    fn sync_some(&self) -> Result<()> {
-        let mut syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sync) = syncing.take_if(|sync| sync.thread.is_finished()) {
-            sync.wait()?;
-        }
-        if syncing.is_none() {
-            *syncing = Some(Syncing::start(Arc::clone(&self.file), self.path.clone(), File::sync_data)?);
-        }
-        Ok(())
-    }
-}
-
-/// A file's way to the disk, on a thread of its own.
-#[derive(Debug)]
-struct Syncing {
-    path: PathBuf,
-    thread: JoinHandle<io::Result<()>>,
-}
-
-impl Syncing {
-    fn start(file: Arc<File>, path: PathBuf, sync: fn(&File) -> io::Result<()>) -> Result<Syncing> {
-        match std::thread::Builder::new().spawn(move || sync(&file)) {
-            Ok(thread) => Ok(Syncing { path, thread }),
-            Err(error) => Err(written("sync", &path)(error)),
-        }
-    }
-
-    fn wait(self) -> Result<()> {
-        let failed = |_| Err(io::Error::other("the thread that syncs it panicked"));
-        self.thread.join().unwrap_or_else(failed).map_err(written("sync", &self.path))
-    }
-}
-
-fn written(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn written(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Write { action, path, source }
 }

@@ -16,7 +16,7 @@ use crate::encode::{Encoded, Encoder};
 use crate::error::{Error, Result};
 use crate::matrix::{Matrix, Member, Tile};
 use crate::measure::Measured;
-use crate::save::OutputFile;
+use crate::output_file::OutputFile;
 use crate::values::Values;
 use crate::workers;
 

@@ -8,11 +8,9 @@ use std::arch::x86_64::{
 };
 
 use super::tables::{COMPRESS, EXPAND, moved};
-use super::{Avx2, Kernels, Lane, prefetch};
+use super::{Avx2, HALF_ROWS, Kernels, Lane, first_row, prefetch};
 use crate::step::{Plane, STEP_COLUMNS, STEP_WEIGHTS};
 
-/// Rows that are a lane's, in one half.
-const HALF_ROWS: usize = 4;
 /// Bytes of a plane that are of four lanes' half.
 const BLOCK_BYTES: usize = 64;
 /// Bytes that are taken together, or put apart, at a time.
@@ -106,12 +104,6 @@ pub(super) fn scatter(high: &Plane, low: &Plane, rows: &mut [u16], stride: usize
             *rows[at..].first_chunk_mut().expect("rows of the step") = weights;
         }
     }
-}
-
-/// The row, of the step's, that is a block's `own`th.
-const fn first_row(block: usize, own: usize) -> usize {
-    let (group, half) = (block % 8, block / 8);
-    8 * (HALF_ROWS * half + own) + group
 }
 
 #[inline]

@@ -6,13 +6,11 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_shuffle_epi8, _mm512_shuffle_i64x2,
 };
 
-use super::{Avx512, Kernels, Lane, Ranks, VECTOR, WINDOW, WINDOW_VECTORS, avx2, prefetch};
+use super::{Avx512, Kernels, Lane, Ranks, VECTOR, WINDOW, WINDOW_VECTORS, avx2, first_row, prefetch};
 use crate::step::{HALF_WEIGHTS, Plane, STEP_COLUMNS, STEP_WEIGHTS};
 
 /// Bytes of a vector: of a plane's block, the half of four lanes.
 const WIDTH: usize = 64;
-/// Rows that are a lane's, in one half.
-const HALF_ROWS: usize = 4;
 
 #[expect(unsafe_code, reason = "a function with a target feature is called where that feature is proved")]
 impl Kernels for Avx512 {
@@ -98,12 +96,6 @@ const fn origins(row: usize) -> [u8; WIDTH] {
 const fn place(at: usize) -> (usize, usize) {
     let (lane, weight) = (at / HALF_WEIGHTS, at % HALF_WEIGHTS);
     (weight / 4, 8 * (weight / 2 % 2) + 2 * lane + weight % 2)
-}
-
-/// The row, of the step's, that is the block's `own`th.
-const fn first_row(block: usize, own: usize) -> usize {
-    let (group, half) = (block % 8, block / 8);
-    8 * (HALF_ROWS * half + own) + group
 }
 
 /// Weights of the two steps in a row.

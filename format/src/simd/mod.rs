@@ -203,6 +203,17 @@ impl Ranks {
     }
 }
 
+/// Rows that are a lane's, in one half.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const HALF_ROWS: usize = 4;
+
+/// The row, of the step's, that is the `own`th of a plane's block: the half of four lanes.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const fn first_row(block: usize, own: usize) -> usize {
+    let (group, half) = (block % 8, block / 8);
+    8 * (HALF_ROWS * half + own) + group
+}
+
 /// What the layouts do to a step that a compiler finds no vector code for.
 pub trait Kernels: Copy + Debug {
     /// Takes a step's weights from rows that stand `stride` apart.

@@ -7,11 +7,9 @@ use std::arch::aarch64::{
 };
 
 use super::tables::{COMPRESS, EXPAND, moved};
-use super::{Kernels, Lane, Neon};
+use super::{HALF_ROWS, Kernels, Lane, Neon, first_row};
 use crate::step::{HALF_WEIGHTS, Plane, STEP_COLUMNS, STEP_WEIGHTS};
 
-/// Rows that are a lane's, in one half.
-const HALF_ROWS: usize = 4;
 /// Bytes of a plane that are of four lanes' half.
 const BLOCK_BYTES: usize = 4 * HALF_WEIGHTS;
 /// Bytes of a vector.
@@ -101,12 +99,6 @@ fn transposed(rows: [[u32; 4]; HALF_ROWS]) -> [u8; BLOCK_BYTES] {
         vzip1q_u32(even[1], odd[1]),
         vzip2q_u32(even[1], odd[1]),
     ])
-}
-
-/// The row, of the step's, that is a block's `own`th.
-const fn first_row(block: usize, own: usize) -> usize {
-    let (group, half) = (block % 8, block / 8);
-    8 * (HALF_ROWS * half + own) + group
 }
 
 #[inline]

@@ -12,7 +12,8 @@ use glyd_format::plan::{Plan, Put};
 use glyd_format::weights::{Arrivals, Weights};
 
 use crate::error::{Error, Result};
-use crate::save::{Output, OutputFile};
+use crate::output_file::OutputFile;
+use crate::save::Output;
 use crate::write::{Entry, ShardFile};
 
 use super::{Shard, Writer, arrange};
